@@ -1,0 +1,45 @@
+# Everything happens in a virtual environment inside the checkout; nothing but Python 3.11, make and gcc is needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-test
+STAMP_DEMO := $(VENV)/.installed-demo
+
+.PHONY: demo test test-unit test-long check format clean
+
+demo: $(STAMP_DEMO)
+	$(BIN)/forebay demo
+
+test: check
+	$(BIN)/python -m pytest -n 2
+
+test-unit: $(STAMP)
+	$(BIN)/python -m pytest -n 2 tests/unit tests/contracts tests/tidy
+
+test-long: $(STAMP)
+	FOREBAY_TEST_LONG=1 $(BIN)/python -m pytest -n 2 --timeout 3600
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/hadolint docker/Dockerfile
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,demo,clients]'
+	touch $(STAMP) $(STAMP_DEMO)
+
+$(STAMP_DEMO): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	touch $(STAMP_DEMO)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

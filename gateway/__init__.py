@@ -1,0 +1,1 @@
+"""Speak S3 to clients; know nothing of disks."""
