@@ -1,0 +1,112 @@
+"""The journal as the door sees it: one group after the other, in files that are changed when they are long enough.
+
+Rotation happens at the start of a group, so a failure to begin the next file is a known failure of that group; the file
+before is sealed by then and never touched again. Blocks; called from the commit's worker thread only, but for `sealed` and
+`size_bytes`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from storage.filesystem import Filesystem
+from storage.journal import Group, JournalWriter
+from storage.journal_format import journal_path
+from storage.types import MIB, Location
+
+JOURNAL_FILE_BYTES: Final = 16 * MIB
+"""A file is sealed once it is this long; compaction works on sealed files."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedFile:
+    """A journal file that is not written any more."""
+
+    segment_id: int
+    path: str
+    size_bytes: int
+    last_sequence: int
+
+
+class JournalLog:
+    """`commit.GroupLog` over journal files.
+
+    Args:
+        filesystem: Where the files are.
+        instance_id: Goes into each file's header.
+        writer: The file in use, empty or not.
+
+    Attributes:
+        on_file: Told of each new file before a location points into it: its segment id and path. Called from the commit's
+            worker thread.
+        sealed: The files that are not written any more, oldest first.
+    """
+
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        instance_id: bytes,
+        writer: JournalWriter,
+        *,
+        file_bytes: int = JOURNAL_FILE_BYTES,
+    ) -> None:
+        self._filesystem = filesystem
+        self._instance_id = instance_id
+        self._writer = writer
+        self.on_file: Callable[[int, str], None] = lambda _segment_id, _path: None
+        self._file_bytes = file_bytes
+        self._wants_rotation = False
+        self.sealed: list[SealedFile] = []
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next group begins a new file, for which `begin_group` needs an id."""
+        return self._wants_rotation or self._writer.size_bytes >= self._file_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file in use."""
+        return self._writer.size_bytes
+
+    @property
+    def segment_id(self) -> int:
+        """The id of the file in use."""
+        return self._writer.segment_id
+
+    def rotate(self) -> None:
+        """Seal the file in use at the next group, so that compaction can take it in."""
+        self._wants_rotation = True
+
+    def begin_group(self, spare_id: int) -> Location:
+        """Begin a new file where `spare_id` is not 0; say where the next group's bodies will lie.
+
+        Raises:
+            DiskFullError, DiskFailedError: No new file; the old one goes on.
+            UnknownOutcomeError: A file with the name may be there after a restart.
+        """
+        if spare_id:
+            sealed = self._writer
+            self._writer = JournalWriter.open(
+                self._filesystem, spare_id, self._instance_id, next_sequence=sealed.next_sequence
+            )
+            self.on_file(spare_id, journal_path(spare_id))
+            self._wants_rotation = False
+            self.sealed.append(
+                SealedFile(
+                    sealed.segment_id,
+                    journal_path(sealed.segment_id),
+                    sealed.size_bytes,
+                    sealed.next_sequence - 1,
+                )
+            )
+            sealed.close()
+        return Location(self._writer.segment_id, self._writer.body_offset(), 0)
+
+    def append(self, first_sequence: int, mutations: Sequence[bytes], bodies: Sequence[bytes]) -> None:
+        """Append one group and sync it; errors as `JournalWriter.append` and `sync`."""
+        self._writer.append(Group(first_sequence, tuple(mutations), tuple(bodies)))
+        self._writer.sync()
+
+    def close(self) -> None:
+        """Release the file in use."""
+        self._writer.close()
