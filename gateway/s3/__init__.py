@@ -1,0 +1,1 @@
+"""Decide what an S3 request means and how an answer is written; pure."""

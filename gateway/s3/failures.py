@@ -1,0 +1,113 @@
+"""What a client sees when storage fails: one S3 error for each class of `storage/errors.py`. Nowhere else is one translated.
+
+The rule behind the table: what the client can cure is a 4xx, what time can cure a 503 that SDKs retry, what needs a person
+a 500.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from gateway.s3.errors import ERRORS, ErrorCode, S3Error
+from storage import errors
+
+CODES: Final[Mapping[type[errors.StorageError], ErrorCode]] = MappingProxyType(
+    {
+        errors.StorageError: ErrorCode.INTERNAL_ERROR,
+        errors.NoSuchBucketError: ErrorCode.NO_SUCH_BUCKET,
+        errors.NoSuchKeyError: ErrorCode.NO_SUCH_KEY,
+        errors.NoSuchUploadError: ErrorCode.NO_SUCH_UPLOAD,
+        errors.InvalidPartError: ErrorCode.INVALID_PART,
+        errors.InvalidPartOrderError: ErrorCode.INVALID_PART_ORDER,
+        errors.PartTooSmallError: ErrorCode.ENTITY_TOO_SMALL,
+        errors.BucketNotEmptyError: ErrorCode.BUCKET_NOT_EMPTY,
+        errors.QuarantinedError: ErrorCode.OPERATION_ABORTED,
+        errors.ObjectChangedError: ErrorCode.SERVICE_UNAVAILABLE,
+        errors.OverloadedError: ErrorCode.SLOW_DOWN,
+        errors.DiskFullError: ErrorCode.SLOW_DOWN,
+        errors.DiskFailedError: ErrorCode.SLOW_DOWN,
+        errors.UnknownOutcomeError: ErrorCode.SERVICE_UNAVAILABLE,
+        errors.EngineClosedError: ErrorCode.SLOW_DOWN,
+        errors.SegmentGoneError: ErrorCode.SERVICE_UNAVAILABLE,
+        errors.DurabilityNotPossibleError: ErrorCode.INVALID_REQUEST,
+        errors.NotSupportedError: ErrorCode.NOT_IMPLEMENTED,
+        errors.DirtyBytesLostError: ErrorCode.INTERNAL_ERROR,
+        errors.FormatError: ErrorCode.INTERNAL_ERROR,
+        errors.DamagedError: ErrorCode.INTERNAL_ERROR,
+        errors.LockedError: ErrorCode.INTERNAL_ERROR,
+        errors.OriginError: ErrorCode.SERVICE_UNAVAILABLE,
+        errors.OriginUnavailableError: ErrorCode.SERVICE_UNAVAILABLE,
+        errors.OriginThrottledError: ErrorCode.SLOW_DOWN,
+        errors.OriginRefusedError: ErrorCode.SERVICE_UNAVAILABLE,
+        errors.OriginSuspendedError: ErrorCode.SERVICE_UNAVAILABLE,
+    }
+)
+"""The code of each class; what the origin refuses about the client's request keeps the origin's own."""
+
+_SPEAKING: Final = frozenset(
+    {
+        errors.QuarantinedError,
+        errors.InvalidPartError,
+        errors.PartTooSmallError,
+        errors.DurabilityNotPossibleError,
+    }
+)
+"""Classes whose text is written for the client; the rest speak of our insides and answer the code's own message."""
+
+_RETRY_AFTER_S: Final = 1
+
+# The origin refuses the gateway's own key with these. A client that reads one throws its own credentials away.
+_CREDENTIAL_CODES: Final = frozenset(
+    {
+        "ExpiredToken",
+        "InvalidAccessKeyId",
+        "InvalidSecurity",
+        "InvalidToken",
+        "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
+        "AuthorizationHeaderMalformed",
+    }
+)
+# An answer to HEAD has no document, so only the status says what was meant.
+_CODES_BY_STATUS: Final[Mapping[int, ErrorCode]] = MappingProxyType(
+    {
+        403: ErrorCode.ACCESS_DENIED,
+        404: ErrorCode.NO_SUCH_KEY,
+        405: ErrorCode.METHOD_NOT_ALLOWED,
+        409: ErrorCode.OPERATION_ABORTED,
+        411: ErrorCode.MISSING_CONTENT_LENGTH,
+        412: ErrorCode.PRECONDITION_FAILED,
+        416: ErrorCode.INVALID_RANGE,
+    }
+)
+_CODE: Final = re.compile(r"[A-Z][A-Za-z0-9.]{2,63}", re.ASCII)
+
+
+def to_s3_error(error: errors.StorageError) -> S3Error:
+    """Translate a failure of storage; a class that the table lacks answers as its nearest base."""
+    if isinstance(error, errors.OriginError) and _is_refusal(error):
+        return S3Error(_origin_code(error), str(error), status=error.status)
+    code = next(CODES[base] for base in type(error).__mro__ if base in CODES)
+    message = str(error) if type(error) in _SPEAKING and str(error) else None
+    if ERRORS[code][0] != 503:
+        return S3Error(code, message)
+    wait_s = _RETRY_AFTER_S if error.retry_after_s is None else error.retry_after_s
+    return S3Error(code, message, headers={"Retry-After": str(max(_RETRY_AFTER_S, math.ceil(wait_s)))})
+
+
+def _is_refusal(error: errors.OriginError) -> bool:
+    """Say whether the origin refused what the client asked for, and not who we are or how much we ask."""
+    return (
+        400 <= error.status < 500
+        and error.code not in _CREDENTIAL_CODES
+        and not isinstance(error, errors.OriginUnavailableError)
+    )
+
+
+def _origin_code(error: errors.OriginError) -> str:
+    if _CODE.fullmatch(error.code):
+        return error.code
+    return _CODES_BY_STATUS.get(error.status, ErrorCode.INVALID_REQUEST)

@@ -1,0 +1,347 @@
+import dataclasses
+import typing
+
+import pytest
+
+from gateway.settings import (
+    POLICY_PLACE_TABLE,
+    POLICY_TABLE,
+    TABLE,
+    Address,
+    Addressing,
+    ClientKey,
+    LogLevel,
+    Settings,
+    SettingsError,
+    Share,
+    load,
+    parse_duration,
+    parse_freshness,
+    parse_size,
+)
+from storage.policy import Freshness, FreshnessMode, OnConflict, Policy, RetentionPriority
+from storage.types import GIB, MIB, ObjectName, WriteMode
+
+SERVING = {
+    "FOREBAY_ORIGIN": "http://origin:9000/",
+    "FOREBAY_CACHE_DIR": "/cache",
+    "FOREBAY_ACCESS_KEY": "client",
+    "FOREBAY_SECRET_KEY": "hush-hush",
+}
+
+
+def refusal(
+    config: str = "", environment: dict[str, str] | None = None, flags: dict[str, str] | None = None
+) -> str:
+    """Give the one line that loading ends in."""
+    with pytest.raises(SettingsError) as caught:
+        load(config, environment or {}, flags or {})
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+def test_load_gives_the_defaults_when_nothing_is_set() -> None:
+    """The defaults are those of the design, and a client command needs no more."""
+    settings = load(None, {}, {})
+
+    assert settings.listen == Address("127.0.0.1", 9000)
+    assert settings.endpoint == "http://127.0.0.1:9000"
+    assert settings.cache_size == 10 * GIB
+    assert settings.dirty_bytes_limit == 5 * GIB
+    assert settings.body_memory == 64 * MIB
+    assert settings.upload_ttl == 604_800
+    assert (settings.flush_concurrency, settings.origin_concurrency) == (6, 64)
+    assert settings.default_policy == Policy()
+    assert settings.origin_addressing is Addressing.AUTO
+    assert settings.log_level is LogLevel.INFO
+    assert settings.metrics_listen is None
+    assert settings.seed is None
+    assert settings.client_keys == ()
+
+
+def test_load_lets_flags_win_over_variables_over_the_file() -> None:
+    """Each later source overrides the one before, setting by setting."""
+    config = 'listen = "127.0.0.1:1"\ncache-size = "1GiB"\norigin_region = "eu-west-1"\n'
+    environment = {
+        "FOREBAY_LISTEN": "127.0.0.1:2",
+        "FOREBAY_CACHE_SIZE": "2GiB",
+        "FOREBAY_SEED": "",
+        "HOME": "/",
+    }
+
+    settings = load(config, environment, {"listen": "[::1]:3"})
+
+    assert settings.listen == Address("::1", 3)
+    assert str(settings.listen) == "[::1]:3"
+    assert settings.cache_size == 2 * GIB
+    assert settings.origin_region == "eu-west-1"
+
+
+def test_load_reads_toml_values_of_any_simple_kind() -> None:
+    """A number, a truth value and a list of names read like their text."""
+    settings = load(
+        'flush_concurrency = 3\nrelease_after_flush = true\ndomains = ["S3.Local", "b"]\norigin_requests_per_s = 0.5',
+        {},
+        {},
+    )
+
+    assert settings.flush_concurrency == 3
+    assert settings.release_after_flush is True
+    assert settings.domains == ("s3.local", "b")
+    assert settings.origin_requests_per_s == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("512", 512), ("10GiB", 10 * GIB), ("10 gib", 10 * GIB), ("1.5MiB", 1_572_864), ("2TB", 2 * 10**12), ("3K", 3072),
+     ("1KB", 1000), ("7b", 7)],
+)  # fmt: skip
+def test_parse_size_reads_both_families_of_units(text: str, size: int) -> None:
+    """Binary and decimal units, in any case."""
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "1 0", "10GiBs", "1e3", "0x10", "1,5MiB", "٣"])
+def test_parse_size_refuses_when_the_text_is_no_size(text: str) -> None:
+    """Anything else is no size."""
+    with pytest.raises(ValueError, match="not a number with a unit"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("500ms", 0.5), ("60s", 60), ("5m", 300), ("2h", 7200), ("7d", 604_800)]
+)
+def test_parse_duration_reads_each_unit(text: str, seconds: float) -> None:
+    """A bare number is seconds."""
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "freshness"),
+    [
+        ("60s", Freshness(FreshnessMode.TTL, 60)),
+        ("0", Freshness(FreshnessMode.TTL, 0)),
+        ("always", Freshness(FreshnessMode.ALWAYS)),
+        ("immutable", Freshness(FreshnessMode.IMMUTABLE)),
+    ],
+)
+def test_parse_freshness_reads_mode_or_ttl(text: str, freshness: Freshness) -> None:
+    """A time to live, or one of the two words."""
+    assert parse_freshness(text) == freshness
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("listen", "9000"), ("listen", "::1:9000"), ("listen", "h:65536"), ("listen", "h:x"), ("listen", ":9000"),
+        ("origin", "origin:9000"), ("origin", "ftp://o"), ("origin", "http://o/path"), ("origin", "http://k:s@o"),
+        ("origin", "http://"), ("origin", "http://o:99999"), ("origin_addressing", "dns"), ("cache_size", "1MiB"),
+        ("cache_size", "much"), ("dirty_bytes_max", "0%"), ("dirty_bytes_max", "101%"), ("dirty_bytes_max", "0"),
+        ("dirty_bytes_max", "x%"), ("freshness", "sometimes"), ("write", "behind"), ("flush_concurrency", "0"),
+        ("origin_concurrency", "1.5"), ("origin_requests_per_s", "-1"), ("origin_requests_per_s", "nan"), ("upload_ttl", "1s"),
+        ("log_level", "loud"), ("seed", "-1"), ("release_after_flush", "yes"), ("metrics_listen", "9100"),
+    ],
+)  # fmt: skip
+def test_load_names_the_setting_and_what_is_allowed_when_a_value_is_wrong(name: str, text: str) -> None:
+    """A wrong value, from whichever source, is one line with name, source, value and what is allowed."""
+    allowed = next(row.allowed for row in TABLE if row.name == name)
+
+    assert refusal(f'{name} = "{text}"') == f"{name} (config file): '{text}' is wrong; allowed: {allowed}"
+    variable = f"FOREBAY_{name.upper()}"
+    assert (
+        refusal(environment={variable: text}) == f"{name} ({variable}): '{text}' is wrong; allowed: {allowed}"
+    )
+    flag = name.replace("_", "-")
+    assert refusal(flags={flag: text}) == f"{name} (--{flag}): '{text}' is wrong; allowed: {allowed}"
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        ('cache_sise = "1GiB"', "config file: 'cache_sise' is no setting; did you mean cache_size?"),
+        ("cache_size = [1]", "cache_size (config file): neither text nor a number"),
+        ("cache_size = {}", "cache_size (config file): neither text nor a number"),
+        ("listen = ", "config file: not TOML: "),
+        ("keys = 1", "keys (config file): not a list of tables; write [[keys]] before each"),
+        ('[[keys]]\naccess_key = "a"', "keys (config file, [[keys]] number 1): access_key and secret_key are both needed"),
+        ('[[keys]]\nsecret = "a"', "config file, [[keys]] number 1: 'secret' is no setting; did you mean secret_key?"),
+        ('[[policies]]\nfreshnes = "1s"', "config file, [[policies]] number 1: 'freshnes' is no setting; did you mean freshness?"),
+        ('[[policies]]\nwrite = "x"', "write (config file, [[policies]] number 1): 'x' is wrong; allowed: back, through, around"),
+        ('[[policies]]\nmatch = "bucket/x"', "match (config file, [[policies]] number 1): 'bucket/x' is wrong; allowed: s3://BUCKET"),
+        ('[[policies]]\nmatch = "s3://b/*x*"', "match (config file, [[policies]] number 1)"),
+        ('[[policies]]\nmatch = "s3://b/"\nprefix = "x"', "match (config file, [[policies]] number 1)"),
+        ('[[policies]]\nflush_delay = "5m"\nflush_deadline = "1m"', "policies (config file, [[policies]] number 1): flush_deadline_s"),
+        ('flush_delay = "5m"\nflush_deadline = "1m"', "policies (the default policy): flush_deadline_s"),
+        ("[[policies]]\n" * 257, "policies (config file): 257 policies are more than 256"),
+        ('tls_cert = "a"', "tls_cert and tls_key: one is set without the other"),
+        ('origin_access_key = "a"', "origin_access_key and origin_secret_key: one is set without the other"),
+        ('origin_session_token = "a"', "origin_session_token: set without origin_access_key"),
+        ('cache_size = "1GiB"\ndirty_bytes_max = "2GiB"', "dirty_bytes_max: more than cache_size"),
+    ],
+)  # fmt: skip
+def test_load_refuses_with_one_line_when_the_file_is_wrong(config: str, line: str) -> None:
+    """Unknown names get a suggestion, tables are counted, contradictions are named."""
+    assert refusal(config).startswith(line)
+
+
+def test_load_lists_the_settings_when_a_name_is_like_none() -> None:
+    """A name without a likeness gets the list of names."""
+    assert "allowed: access_key, access_log, body_memory" in refusal("zzz = 1")
+
+
+def test_load_refuses_unknown_flags_and_passes_over_unknown_variables() -> None:
+    """A flag is typed by somebody; a variable may be Kubernetes'."""
+    load("", {"FOREBAY_PORT": "tcp://10.0.0.1:9000"}, {})
+
+    assert refusal(flags={"cach-size": "1"}).startswith(
+        "flag: 'cach_size' is no setting; did you mean cache_size?"
+    )
+
+
+def test_load_refuses_secrets_as_flags_without_showing_them() -> None:
+    """A secret on a command line is seen by all; the refusal does not repeat it."""
+    line = refusal(flags={"secret-key": "hush-hush"})
+
+    assert (
+        line == "secret_key (flag): every user could see it; allowed: FOREBAY_SECRET_KEY or the config file"
+    )
+
+
+def test_settings_do_not_show_secrets_in_their_repr() -> None:
+    """Whoever logs the settings logs no secret."""
+    config = '[[keys]]\naccess_key = "a"\nsecret_key = "hush-hush"\n'
+    environment = {
+        **SERVING,
+        "FOREBAY_ORIGIN_ACCESS_KEY": "o",
+        "FOREBAY_ORIGIN_SECRET_KEY": "hush-hush",
+        "FOREBAY_ORIGIN_SESSION_TOKEN": "hush-hush",
+    }
+
+    assert "hush" not in repr(load(config, environment, {}))
+
+
+def test_client_keys_give_the_admin_right_to_the_own_key_and_to_those_that_say_so() -> None:
+    """The pair of the settings comes first and has the admin right; others have what their table says."""
+    config = '[[keys]]\naccess_key = "a"\nsecret_key = "s"\n[[keys]]\naccess_key = "b"\nsecret_key = "t"\nadmin = true\n'
+
+    settings = load(config, SERVING, {})
+
+    assert settings.client_keys == (
+        ClientKey("client", "hush-hush", is_admin=True),
+        ClientKey("a", "s"),
+        ClientKey("b", "t", is_admin=True),
+    )
+
+
+def test_load_refuses_when_an_access_key_is_given_twice() -> None:
+    """Two secrets for one key id cannot both be right."""
+    config = '[[keys]]\naccess_key = "client"\nsecret_key = "s"\n'
+    with pytest.raises(SettingsError, match="keys: access_key 'client' is given twice"):
+        load(config, SERVING, {})
+
+
+def test_policy_table_finds_the_first_match_and_fills_in_the_default() -> None:
+    """A policy says what it changes; the rest is as at the top level."""
+    config = """
+        freshness = "5m"
+        stale_s = "10m"
+        on_conflict = "quarantine"
+        [[policies]]
+        match = "s3://data/frozen/*"
+        freshness = "immutable"
+        [[policies]]
+        bucket = "data"
+        write = "through"
+        [[policies]]
+        match = "s3://*/tmp/"
+        flush_delay = "30s"
+        flush_deadline = 90
+        priority = "low"
+        release_after_flush = true
+        negative_ttl = "1s"
+        stale_s = 0
+    """
+    table = load(config, {}, {}).policy_table()
+
+    frozen = table.find(ObjectName("data", "frozen/a"))
+    data = table.find(ObjectName("data", "tmp/a"))
+    scratch = table.find(ObjectName("other", "tmp/a"))
+    rest = table.find(ObjectName("other", "a"))
+
+    assert (frozen.freshness, frozen.write) == (
+        Freshness(FreshnessMode.IMMUTABLE, stale_s=600),
+        WriteMode.BACK,
+    )
+    assert (data.freshness, data.write) == (Freshness(FreshnessMode.TTL, 300, 600), WriteMode.THROUGH)
+    assert scratch == Policy(
+        bucket="*",
+        prefix="tmp/",
+        freshness=Freshness(FreshnessMode.TTL, 300, 0),
+        negative_ttl_s=1,
+        flush_delay_s=30,
+        flush_deadline_s=90,
+        on_conflict=OnConflict.QUARANTINE,
+        priority=RetentionPriority.LOW,
+        release_after_flush=True,
+    )
+    assert rest.on_conflict is OnConflict.QUARANTINE
+
+
+@pytest.mark.parametrize(
+    ("missing", "line"),
+    [
+        ("FOREBAY_ORIGIN", "origin: not set; use --origin or FOREBAY_ORIGIN; allowed: http(s)://HOST[:PORT]"),
+        (
+            "FOREBAY_CACHE_DIR",
+            "cache_dir: not set; use --cache-dir or FOREBAY_CACHE_DIR; allowed: a directory",
+        ),
+    ],
+)
+def test_check_serving_names_what_is_missing(missing: str, line: str) -> None:
+    """A gateway does not start without an origin and a place for its cache."""
+    load("", SERVING, {}).check_serving()
+    without = {name: value for name, value in SERVING.items() if name != missing}
+
+    with pytest.raises(SettingsError) as caught:
+        load("", without, {}).check_serving()
+
+    assert str(caught.value) == line
+
+
+def test_check_serving_refuses_when_nobody_could_sign() -> None:
+    """A gateway without any client key would answer 403 to all."""
+    without = {name: value for name, value in SERVING.items() if not name.endswith("_KEY")}
+
+    with pytest.raises(SettingsError, match="access_key: not set"):
+        load("", without, {}).check_serving()
+
+
+def test_share_is_a_fraction_or_a_size() -> None:
+    """The dirty mark follows the cache size, or stands by itself."""
+    assert Share(fraction=0.25).of(GIB) == 256 * MIB
+    assert load('dirty_bytes_max = "64MiB"', {}, {}).dirty_bytes_limit == 64 * MIB
+
+
+def test_table_has_one_row_for_each_field_whose_default_is_of_its_type() -> None:
+    """The table and the dataclass are one: same names, same order, values of the annotated types."""
+    hints = typing.get_type_hints(Settings)
+    fields = [f.name for f in dataclasses.fields(Settings)]
+
+    assert [row.name for row in TABLE] == fields[: len(TABLE)]
+    assert fields[len(TABLE) :] == ["keys", "policies"]
+    for row in TABLE:
+        kinds = (
+            typing.get_args(hints[row.name]) if row.name in {"metrics_listen", "seed"} else (hints[row.name],)
+        )
+        value = row.parse(row.default)
+        assert any(type(value) is (typing.get_origin(kind) or kind) for kind in kinds), (row.name, value)
+
+
+def test_table_says_something_of_every_setting() -> None:
+    """Help and documentation are made from the table, so no row may be silent."""
+    for row in (*TABLE, *POLICY_TABLE, *POLICY_PLACE_TABLE):
+        assert row.description, row.name
+        assert row.allowed, row.name
+        assert row.is_secret == (row.flag == ""), row.name
+        assert row.variable == f"FOREBAY_{row.name.upper()}"
