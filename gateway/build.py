@@ -1,0 +1,172 @@
+"""Make the storage engine that the settings describe: adapters first, then the engine over them.
+
+Everything that touches the outside world is made here once: files, index, the origin's two lanes behind one limiter.
+"""
+
+import random
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.s3.checksums import completed_checksums
+from gateway.settings import Addressing, Settings
+from storage.assembly import EngineParts, EngineSettings, EngineWorkers
+from storage.clock import Clock
+from storage.engine import Engine
+from storage.filesystem import PosixFilesystem
+from storage.flush_events import FlushSettings
+from storage.index import RocksIndex
+from storage.layout import INDEX_DIRECTORY
+from storage.origin.admission import Limiter
+from storage.origin.client import OriginClient
+from storage.origin.control import ControlLane
+from storage.origin.credentials import ChainCredentials, Credentials, CredentialSource, StaticCredentials
+from storage.origin.endpoint import OriginSettings
+from storage.origin.facts import FactsSource
+from storage.origin.limiter import LimiterSettings
+from storage.records import PartSize, UploadRecord
+from storage.stats import Stats
+from storage.types import Checksum
+from storage.uploads import ObjectChecksums
+from storage.workers import ThreadWorkers, Workers
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the process has one of."""
+
+    clock: Clock
+    random: random.Random
+    workers: Workers
+
+
+@dataclass(frozen=True, slots=True)
+class RocksIndexHome:
+    """`recovery.IndexHome` in the cache directory."""
+
+    path: str
+
+    def open(self) -> RocksIndex:
+        """Open or create the database."""
+        return RocksIndex.open(self.path)
+
+    def destroy(self) -> None:
+        """Remove the database."""
+        RocksIndex.destroy(self.path)
+
+
+async def build_engine(settings: Settings, surroundings: Surroundings) -> Engine:
+    """Open the engine that the settings describe: recovery included.
+
+    Raises:
+        FormatError, LockedError, DamagedError: The cache directory cannot be used as it is.
+        DiskFullError: It does not fit on its volume.
+    """
+    await surroundings.workers.run(_make_directory, settings.cache_dir)
+    adapters = AsyncExitStack()
+    try:
+        return await Engine.open(await _engine_parts(settings, surroundings, adapters))
+    except BaseException:
+        await adapters.aclose()
+        raise
+
+
+async def _engine_parts(
+    settings: Settings, surroundings: Surroundings, adapters: AsyncExitStack
+) -> EngineParts:
+    clock, rng = surroundings.clock, surroundings.random
+    limiter = Limiter(_limiter_settings(settings), clock)
+    credentials = _credentials(settings)
+    origin_settings = _origin_settings(settings)
+    origin = await adapters.enter_async_context(
+        OriginClient(origin_settings, limiter=limiter, credentials=credentials, clock=clock, rng=rng)
+    )
+    control = await adapters.enter_async_context(
+        ControlLane(origin_settings, limiter=limiter, credentials=credentials, regions=origin.regions)
+    )
+    stats = Stats()
+    stats.origin, stats.limiter = origin.counters, limiter
+    policies = settings.policy_table()
+    return EngineParts(
+        settings=_engine_settings(settings),
+        filesystem=PosixFilesystem(settings.cache_dir),
+        index_home=RocksIndexHome(str(Path(settings.cache_dir) / INDEX_DIRECTORY)),
+        origin=origin,
+        control=control,
+        facts=FactsSource(control, clock),
+        limiter=limiter,
+        clock=clock,
+        rng=rng,
+        workers=EngineWorkers(ThreadWorkers("commit", 1), ThreadWorkers("index", 1), surroundings.workers),
+        policies=lambda: policies,
+        object_checksums=object_checksums,
+        adapters=adapters,
+        stats=stats,
+    )
+
+
+def _make_directory(path: str) -> None:
+    Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def object_checksums(declared: tuple[Checksum, ...], size: int | None) -> ObjectChecksums:
+    """Say how the checksums of a completed upload come about, and hold them against what the client declared."""
+
+    def compute(upload: UploadRecord, parts: tuple[PartSize, ...]) -> tuple[Checksum, ...]:
+        return completed_checksums(
+            upload.checksum_algorithm,
+            upload.checksum_type,
+            [(part.size, part.checksums) for part in parts],
+            declared=declared,
+            size=size,
+        )
+
+    return compute
+
+
+def _engine_settings(settings: Settings) -> EngineSettings:
+    return EngineSettings(
+        origin=settings.origin,
+        cache_bytes=settings.cache_size,
+        dirty_bytes_limit=settings.dirty_bytes_limit,
+        dirty_wait_s=settings.dirty_wait_s,
+        upload_ttl_s=settings.upload_ttl,
+        flush=FlushSettings(
+            concurrency=settings.flush_concurrency, origin_timeout_s=settings.origin_timeout_s
+        ),
+    )
+
+
+def _origin_settings(settings: Settings) -> OriginSettings:
+    return OriginSettings(
+        endpoint_url=settings.origin,
+        region=settings.origin_region,
+        is_virtual_hosted=_is_virtual_hosted(settings),
+        answer_s=settings.origin_timeout_s,
+        stall_s=settings.origin_timeout_s,
+    )
+
+
+def _is_virtual_hosted(settings: Settings) -> bool:
+    """AWS asks for virtual-host addressing; other origins mostly know paths only."""
+    if settings.origin_addressing is Addressing.AUTO:
+        return settings.origin.removeprefix("https://").endswith(".amazonaws.com")
+    return settings.origin_addressing is Addressing.VIRTUAL
+
+
+def _limiter_settings(settings: Settings) -> LimiterSettings:
+    return LimiterSettings(
+        concurrency_start=settings.origin_concurrency,
+        concurrency_max=settings.origin_concurrency,
+        requests_per_s=settings.origin_requests_per_s or None,
+        bytes_per_s=settings.origin_bytes_per_s or None,
+        flush_bytes_per_s=settings.flush_bytes_per_s or None,
+    )
+
+
+def _credentials(settings: Settings) -> CredentialSource:
+    if not settings.origin_access_key:
+        return ChainCredentials()
+    return StaticCredentials(
+        Credentials(settings.origin_access_key, settings.origin_secret_key, settings.origin_session_token)
+    )
