@@ -1,0 +1,1 @@
+"""Ask the origin, politely: signing, wire format, rate limits, retries."""

@@ -1,0 +1,376 @@
+"""The road of a call to the origin: admit, sign, send, read the verdict, and perhaps once more.
+
+Theory of operation. A `Call` is tried until it is answered or no step is left:
+
+- A *remedy* is used at most once a call and needs a body that can be sent again: a connection that was dead when it was taken
+  from the pool is replaced at once, for an idempotent call; a refused key, a wrong clock and a wrong region are corrected.
+- A *retry* is for reads only and costs a token of the retry budget and a wait with full jitter. Each retry is admitted anew,
+  so that it queues like any other request.
+- A write is never retried: the caller orders writes and must know that an attempt may still land. `outcome_unknown` of the
+  error, and `is_earlier_unknown` of an answer that a remedy got after such an attempt, say so.
+"""
+
+import hashlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from storage.clock import Clock
+from storage.errors import (
+    OriginError,
+    OriginThrottledError,
+    OriginUnavailableError,
+    OverloadedError,
+    StorageError,
+)
+from storage.origin.admission import Limiter, Ticket
+from storage.origin.counters import OriginCounters
+from storage.origin.credentials import Credentials, CredentialSource
+from storage.origin.documents import DOCUMENT_BYTES_MAX, ERROR_BYTES_MAX
+from storage.origin.endpoint import Address, OriginSettings, Regions, address
+from storage.origin.failures import failure_in_success, failure_of, told_region
+from storage.origin.limiter import Budget, Feedback
+from storage.origin.retry import CREDENTIAL_CODES, RetryBudget, delay_s
+from storage.origin.signing import EMPTY_SHA256, UNSIGNED_PAYLOAD, SigningIdentity, sign_headers
+from storage.origin.transport import Attempt, Exchange, Transport
+from storage.origin.wire import OutgoingBody, http_date_s
+from storage.stats import charge_origin
+from storage.types import Priority
+
+T = TypeVar("T")
+
+USER_AGENT = "forebay"
+_FLUSHING = (Priority.URGENT_FLUSH, Priority.FLUSH)
+
+
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """One operation at the origin.
+
+    Attributes:
+        operation: S3's name of it; a metrics label.
+        is_read: It changes nothing, so that it may be retried.
+        is_idempotent: Sent twice it leaves what it leaves sent once, so that a dead connection may be replaced.
+        bytes_hint: Body bytes that it will move, for the byte budget.
+    """
+
+    operation: str
+    method: str
+    bucket: str
+    key: str = ""
+    query: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | OutgoingBody = b""
+    priority: Priority = Priority.FOREGROUND
+    is_read: bool = True
+    is_idempotent: bool = True
+    bytes_hint: int = 0
+
+    @property
+    def has_repeatable_body(self) -> bool:
+        """Whether the body can be sent again."""
+        return not isinstance(self.body, OutgoingBody) or self.body.is_repeatable
+
+
+class Answer:
+    """An open answer to a call, with the limiter's ticket: the slot is held until it is closed."""
+
+    def __init__(
+        self, exchange: Exchange, ticket: Ticket, counters: OriginCounters, history: "History"
+    ) -> None:
+        self._exchange = exchange
+        self._ticket = ticket
+        self._counters = counters
+        self._sent = history.bytes_sent
+        self._is_open = True
+        self.is_earlier_unknown = history.unknown is not None
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return self._exchange.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers, found whatever their case."""
+        return self._exchange.headers
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Stream the body in pieces of at most 256 KiB.
+
+        Raises:
+            OriginUnavailableError: Code Incomplete or Timeout; what came before is a prefix of the body.
+        """
+        while chunk := await self._read():
+            yield chunk
+
+    async def document(self) -> bytes:
+        """Give the whole body, of a document, and close."""
+        body = await self._exchange.read_all(DOCUMENT_BYTES_MAX)
+        self.close()
+        return body
+
+    async def _read(self) -> bytes:
+        try:
+            return await self._exchange.read()
+        except OriginUnavailableError as error:
+            self._ticket.report(_feedback(error))
+            raise
+
+    def close(self) -> None:
+        """Give back connection and slot, cutting what was not read; safe to call twice."""
+        if self._is_open:
+            self._is_open = False
+            self._exchange.close()
+            self._counters.bytes_in += self._exchange.bytes_received
+            self._ticket.bytes_moved = self._sent + self._exchange.bytes_received
+            self._ticket.give_back()
+
+
+class History:
+    """What happened in the attempts of one call so far."""
+
+    __slots__ = (
+        "answer",
+        "attempt",
+        "attempts",
+        "bytes_sent",
+        "credentials",
+        "remedies",
+        "told_region",
+        "unknown",
+        "used_region",
+    )
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.attempt = Attempt()
+        self.bytes_sent = 0
+        self.remedies: set[str] = set()
+        self.unknown: OriginError | None = None
+        self.credentials: Credentials | None = None
+        self.used_region = ""
+        self.told_region = ""
+        self.answer: ErrorAnswer | None = None
+
+    def first(self, remedy: str) -> bool:
+        """Take a remedy if it was not taken before."""
+        if remedy in self.remedies:
+            return False
+        self.remedies.add(remedy)
+        return True
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True):
+    """An error answer as received, for passing on."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+class Caller:
+    """Carries calls to the origin. Holds what is learnt from answers: regions, clock offset, retry budget."""
+
+    def __init__(
+        self,
+        settings: OriginSettings,
+        *,
+        limiter: Limiter,
+        credentials: CredentialSource,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._settings = settings
+        self._limiter = limiter
+        self._credentials = credentials
+        self._clock = clock
+        self._rng = rng
+        self._transport = Transport(settings)
+        self._budget = RetryBudget(clock.monotonic_s())
+        self.regions = Regions(settings.region)
+        self.counters = OriginCounters()
+        self.clock_offset_s = 0.0
+
+    async def open(self) -> None:
+        """Make ready to send, on the running loop."""
+        await self._transport.open()
+
+    async def close(self) -> None:
+        """Cut all connections; calls in flight fail."""
+        await self._transport.close()
+
+    async def run(
+        self, call: Call, use: Callable[[Answer], Awaitable[T]], history: History | None = None
+    ) -> T:
+        """Send a call until it is answered with success, and give what `use` makes of the answer.
+
+        `use` closes the answer or returns what does; a retryable error that it raises counts as the attempt's. After an
+        error answer, `history.answer` is what was received.
+
+        Raises:
+            NoSuchKeyError, NoSuchBucketError, NoSuchUploadError: As the origin says.
+            OriginError: The last attempt's; for a write, `outcome_unknown` covers all attempts.
+            OverloadedError: The limiter's queue is full or too slow; nothing was sent by that attempt.
+        """
+        history = history or History()
+        while True:
+            try:
+                answer = await self._attempt(call, history)
+                try:
+                    return await use(answer)
+                except BaseException:
+                    answer.close()
+                    raise
+            except OriginError as failure:
+                self._note(call, history, failure)
+                wait_s = self._next_step(call, history, failure)
+                if wait_s is None:
+                    raise
+            except OverloadedError as error:
+                if history.unknown is None:
+                    raise
+                raise history.unknown from error  # the attempt before may still land: that is what the caller must hear
+            self.counters.retries_total += 1
+            await self._clock.sleep(wait_s)
+
+    async def _attempt(self, call: Call, history: History) -> Answer:
+        history.attempts += 1
+        history.attempt = attempt = Attempt()
+        history.told_region = ""
+        history.answer = None
+        history.credentials = await self._credentials.credentials()
+        budget = Budget.FLUSH if call.priority in _FLUSHING else Budget.GENERAL
+        ticket = await self._limiter.admit(call.priority, call.bytes_hint, budget).acquire()
+        started_s = self._clock.monotonic_s()
+        try:
+            exchange = await self._send(call, history, history.credentials, attempt)
+            self._count(call, str(exchange.status), started_s)
+            await self._raise_if_refused(call, history, exchange)
+        except BaseException as error:
+            if isinstance(error, OriginError) and error.status == 0:
+                self._count(call, error.code.lower(), started_s)
+            ticket.bytes_moved = attempt.bytes_sent
+            ticket.report(_feedback(error), getattr(error, "retry_after_s", None))
+            ticket.give_back()
+            raise
+        finally:
+            history.bytes_sent = attempt.bytes_sent
+            self.counters.bytes_out += attempt.bytes_sent
+        ticket.report(Feedback.SUCCESS)
+        self._budget.succeeded()
+        return Answer(exchange, ticket, self.counters, history)
+
+    def _count(self, call: Call, status: str, started_s: float) -> None:
+        duration_s = self._clock.monotonic_s() - started_s
+        self.counters.count(call.operation, status, duration_s)
+        charge_origin(duration_s)
+
+    async def _send(
+        self, call: Call, history: History, credentials: Credentials, attempt: Attempt
+    ) -> Exchange:
+        history.used_region = region = self.regions.of(call.bucket)
+        where = address(self._settings, call.bucket, call.key, call.query, region=region)
+        identity = SigningIdentity(
+            credentials.access_key, credentials.secret_key, region, credentials.session_token
+        )
+        wall_s = self._clock.wall_s() + self.clock_offset_s
+        headers = _signed(call, where, identity, wall_s)
+        return await self._transport.send(call.method, where, headers, call.body, attempt)
+
+    async def _raise_if_refused(self, call: Call, history: History, exchange: Exchange) -> None:
+        """Read an error answer, keep what it teaches, and raise what it is."""
+        if exchange.status < 300 or exchange.status == 304:
+            return
+        headers = exchange.headers
+        try:
+            body = await exchange.read_all(ERROR_BYTES_MAX)
+        except OriginUnavailableError:
+            body = b""  # the status is an answer without its document, too
+        exchange.close()
+        self.counters.bytes_in += exchange.bytes_received
+        history.answer = ErrorAnswer(exchange.status, tuple((n.lower(), v) for n, v in headers.items()), body)
+        failure = failure_of(exchange.status, headers, body, is_read=call.is_read, has_key=bool(call.key))
+        history.told_region = told_region(headers, body)
+        if isinstance(failure, OriginError) and failure.code == "RequestTimeTooSkewed":
+            date_s = http_date_s(headers.get("date", ""))
+            if date_s:
+                self.clock_offset_s = date_s - self._clock.wall_s()
+        raise failure
+
+    def _note(self, call: Call, history: History, failure: OriginError) -> None:
+        """Complete what a failure says of the outcome of a write."""
+        if call.is_read:
+            return
+        if failure.status == 0 and history.attempt.is_sent:
+            failure.outcome_unknown = True
+        if failure.outcome_unknown:
+            history.unknown = failure
+        failure.outcome_unknown = history.unknown is not None
+
+    def _next_step(self, call: Call, history: History, failure: OriginError) -> float | None:
+        """Say after how many seconds to try again, None to give up."""
+        is_remedied = self._remedy(call, history, failure)
+        if is_remedied and call.has_repeatable_body:
+            return 0.0
+        if not call.is_read or not isinstance(failure, OriginUnavailableError):
+            return None
+        if history.attempts >= self._settings.read_attempts or not self._budget.try_spend(
+            self._clock.monotonic_s()
+        ):
+            return None
+        return delay_s(history.attempts, self._rng.random(), failure.retry_after_s)
+
+    def _remedy(self, call: Call, history: History, failure: OriginError) -> bool:
+        """Correct what one more attempt would do better; what is learnt here also serves calls that cannot be repeated."""
+        if failure.status == 0:
+            is_stale = failure.code == "Connection" and history.attempt.is_reused
+            return is_stale and call.is_idempotent and history.first("connection")
+        if history.told_region not in ("", history.used_region):
+            self.regions.learn(call.bucket, history.told_region)
+            return history.first("region")
+        if failure.code == "RequestTimeTooSkewed":
+            return history.first("clock")
+        if failure.code in CREDENTIAL_CODES and history.credentials is not None:
+            return self._credentials.refused(history.credentials) and history.first("credentials")
+        return False
+
+
+async def completed(answer: Answer) -> bytes:
+    """Give the document of a write's answer; for `Caller.run`.
+
+    Raises:
+        StorageError: The error document that came with status 200.
+    """
+    body = await answer.document()
+    failure = failure_in_success(body)
+    if failure is not None:
+        raise failure
+    return body
+
+
+def _signed(call: Call, where: Address, identity: SigningIdentity, wall_s: float) -> dict[str, str]:
+    headers: dict[str, str] = {"host": where.host}
+    for name, value in call.headers:
+        headers[name] = f"{headers[name]},{value}" if name in headers else value
+    body = call.body
+    if isinstance(body, OutgoingBody):
+        size, payload_hash = body.size, body.sha256 or UNSIGNED_PAYLOAD
+    else:
+        size = len(body)
+        payload_hash = hashlib.sha256(body).hexdigest() if body else EMPTY_SHA256
+    signed = sign_headers(identity, call.method, where.target, headers, payload_hash, wall_s)
+    signed["user-agent"] = USER_AGENT
+    if size or call.method in ("PUT", "POST"):
+        signed["content-length"] = str(size)
+    return signed
+
+
+def _feedback(error: BaseException) -> Feedback:
+    if isinstance(error, OriginThrottledError):
+        return Feedback.THROTTLED
+    if isinstance(error, OriginUnavailableError):
+        return Feedback.TIMED_OUT if error.code == "Timeout" else Feedback.NEUTRAL
+    # Any other answer, a refusal too, shows an origin that keeps up.
+    return Feedback.SUCCESS if isinstance(error, StorageError) else Feedback.NEUTRAL

@@ -1,0 +1,367 @@
+"""The data lane: S3 operations at the origin as plain calls with plain values.
+
+Each method is one S3 operation: build the request, let `Caller` carry it, check and read the answer. ETags come and go
+without quotes, keys as text, ranges half-open. Errors are those of storage.errors; methods name only what is particular.
+
+A write's error says in `outcome_unknown` whether it may have been carried out or may still be; an answer says in
+`is_earlier_unknown` that an attempt before it may still land. A write whose body `is_repeatable` is sent again only where a
+pooled connection turned out dead, or a key, a clock or a region was corrected.
+"""
+
+import asyncio
+import base64
+import hashlib
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, Self
+
+from storage.clock import Clock
+from storage.errors import ObjectChangedError, OriginError, OriginRefusedError, StorageError
+from storage.origin.admission import Limiter
+from storage.origin.answers import (
+    DeletesAnswer,
+    Headers,
+    OriginAnswer,
+    RawAnswer,
+    WriteAnswer,
+    made_by,
+    written,
+    written_without_etag,
+)
+from storage.origin.calls import Answer, Call, Caller, ErrorAnswer, History, completed
+from storage.origin.counters import OriginCounters
+from storage.origin.credentials import CredentialSource
+from storage.origin.documents import (
+    DELETE_KEYS_MAX,
+    DeleteResult,
+    ListPage,
+    can_be_named,
+    parse_delete_results,
+    parse_list_page,
+    write_delete,
+)
+from storage.origin.endpoint import OriginSettings, Regions
+from storage.origin.multipart import MultipartClient
+from storage.origin.wire import (
+    OriginObject,
+    OutgoingBody,
+    check_answer,
+    condition_headers,
+    copy_source,
+    digest_headers,
+    passed_headers,
+    range_header,
+)
+from storage.types import ByteRange, ObjectName, Priority, RangeSpec
+
+SINGLE_DELETES_MAX: Final = 16
+"""Deletes in flight of one batch where the origin knows no batches."""
+
+_CHECKSUM_MODE: Final = ("x-amz-checksum-mode", "ENABLED")
+
+
+class OriginClient(MultipartClient):
+    """The origin's data lane. Use as an async context manager, on the loop that calls it."""
+
+    def __init__(
+        self,
+        settings: OriginSettings,
+        *,
+        limiter: Limiter,
+        credentials: CredentialSource,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        super().__init__(Caller(settings, limiter=limiter, credentials=credentials, clock=clock, rng=rng))
+        self._knows_batches = True
+
+    async def __aenter__(self) -> Self:
+        await self._caller.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._caller.close()
+
+    @property
+    def counters(self) -> OriginCounters:
+        """Counts since the start, for telemetry."""
+        return self._caller.counters
+
+    @property
+    def regions(self) -> Regions:
+        """What is known of the buckets' regions."""
+        return self._caller.regions
+
+    # --- Objects -----------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def get_object(
+        self,
+        name: ObjectName,
+        wanted: ByteRange | RangeSpec | None = None,
+        *,
+        if_match: str = "",
+        if_none_match: str = "",
+        priority: Priority = Priority.FOREGROUND,
+    ) -> AsyncIterator[OriginAnswer]:
+        """Open an object or a range of it.
+
+        A 412, or another ETag than `if_match` from an origin that ignores conditions, is ObjectChangedError. With
+        `if_none_match` a 304 gives an answer that is `not_modified`. A range behind the end is OriginRefusedError 416.
+        """
+        headers = (*condition_headers(if_match, if_none_match), _CHECKSUM_MODE)
+        if wanted is not None:
+            headers = (*headers, ("range", range_header(wanted)))
+        call = Call(
+            "GetObject",
+            "GET",
+            name.bucket,
+            name.key,
+            headers=headers,
+            priority=priority,
+            bytes_hint=wanted.length if isinstance(wanted, ByteRange) else 0,
+        )
+
+        async def opened(answer: Answer) -> OriginAnswer:
+            if answer.status == 304 and if_none_match:
+                return OriginAnswer(answer, None)
+            return OriginAnswer(
+                answer, check_answer(answer.status, answer.headers, wanted=wanted, if_match=if_match)
+            )
+
+        try:
+            answer = await self._caller.run(call, opened)
+        except OriginRefusedError as error:
+            if error.status == 412 and if_match:
+                raise ObjectChangedError(f"{name} is no longer {if_match}") from error
+            raise
+        try:
+            yield answer
+        finally:
+            answer.close()
+
+    async def head_object(
+        self, name: ObjectName, *, if_none_match: str = "", priority: Priority = Priority.FOREGROUND
+    ) -> OriginObject | None:
+        """Describe an object; None where `if_none_match` names its current version."""
+        headers = (*condition_headers("", if_none_match), _CHECKSUM_MODE)
+        call = Call("HeadObject", "HEAD", name.bucket, name.key, headers=headers, priority=priority)
+
+        async def described(answer: Answer) -> OriginObject | None:
+            answer.close()
+            if answer.status == 304 and if_none_match:
+                return None
+            return check_answer(answer.status, answer.headers, wanted=None).object
+
+        return await self._caller.run(call, described)
+
+    async def put_object(
+        self,
+        name: ObjectName,
+        headers: Headers,
+        body: OutgoingBody,
+        *,
+        if_match: str = "",
+        if_none_match: str = "",
+        priority: Priority = Priority.FOREGROUND,
+    ) -> WriteAnswer:
+        """Store an object. `headers` is `wire.object_headers`; digests and checksums come from `body`.
+
+        An error raised by the body's source ends the call as it is, with the connection cut before the body is whole.
+        A conditional put is not repeated on a dead connection: its first attempt could make the second fail.
+        """
+        conditions = condition_headers(if_match, if_none_match)
+        call = Call(
+            "PutObject",
+            "PUT",
+            name.bucket,
+            name.key,
+            headers=headers + conditions + digest_headers(body),
+            body=body,
+            priority=priority,
+            is_read=False,
+            is_idempotent=not conditions,
+            bytes_hint=body.size,
+        )
+        return await self._caller.run(call, written)
+
+    async def delete_object(
+        self, name: ObjectName, *, headers: Headers = (), priority: Priority = Priority.FOREGROUND
+    ) -> WriteAnswer:
+        """Delete an object; success also where there was none."""
+        call = Call(
+            "DeleteObject", "DELETE", name.bucket, name.key, headers=headers, priority=priority, is_read=False
+        )
+        return await self._caller.run(call, written_without_etag)
+
+    async def delete_objects(
+        self, bucket: str, keys: tuple[str, ...], *, priority: Priority = Priority.FOREGROUND
+    ) -> DeletesAnswer:
+        """Delete up to 1000 different keys, each settled by its own line.
+
+        Keys that XML cannot carry, and all keys where the origin knows no batch, are deleted one by one. A key that the
+        answer does not mention has the code `Incomplete`. An error that concerns the whole batch is raised.
+        """
+        assert len(set(keys)) == len(keys) <= DELETE_KEYS_MAX, "a batch names each key once"
+        together = tuple(key for key in keys if can_be_named(key)) if self._knows_batches else ()
+        told: dict[str, DeleteResult] = {}
+        is_earlier_unknown = False
+        if together:
+            try:
+                told, is_earlier_unknown = await self._delete_batch(bucket, together, priority)
+            except OriginRefusedError as error:
+                if error.status not in (405, 501):
+                    raise
+                self._knows_batches = False
+                together = ()
+        alone = tuple(key for key in keys if key not in set(together))
+        told.update(await self._delete_singly(bucket, alone, priority))
+        results = tuple(
+            told.get(key) or DeleteResult(key, "Incomplete", "no line in the answer") for key in keys
+        )
+        return DeletesAnswer(results, is_earlier_unknown)
+
+    async def copy_object(
+        self,
+        source: ObjectName,
+        target: ObjectName,
+        headers: Headers = (),
+        *,
+        source_version_id: str = "",
+        priority: Priority = Priority.FOREGROUND,
+    ) -> WriteAnswer:
+        """Copy an object at the origin; an error inside a 200 is raised."""
+        call = Call(
+            "CopyObject",
+            "PUT",
+            target.bucket,
+            target.key,
+            headers=(copy_source(source, source_version_id), *headers),
+            priority=priority,
+            is_read=False,
+        )
+        return await self._caller.run(call, made_by)
+
+    async def list_objects_v2(  # noqa: PLR0913 - S3's own parameters, all of them by name
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        delimiter: str = "",
+        start_after: str = "",
+        token: str = "",
+        max_keys: int = 1000,
+        priority: Priority = Priority.FOREGROUND,
+    ) -> ListPage:
+        """Give one page of a listing, keys decoded; `token` is the page before's and takes the place of `start_after`."""
+        place = ("continuation-token", token) if token else ("start-after", start_after)
+        optional = (("prefix", prefix), ("delimiter", delimiter), place)
+        query = (
+            ("list-type", "2"),
+            ("encoding-type", "url"),
+            ("max-keys", str(max_keys)),
+            *((name, value) for name, value in optional if value),
+        )
+        call = Call("ListObjectsV2", "GET", bucket, query=query, priority=priority)
+
+        async def listed(answer: Answer) -> ListPage:
+            return parse_list_page(await answer.document())
+
+        return await self._caller.run(call, listed)
+
+    # --- Anything else -----------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def request(
+        self,
+        method: str,
+        name: ObjectName,
+        *,
+        query: Headers = (),
+        headers: Headers = (),
+        body: bytes | OutgoingBody = b"",
+    ) -> AsyncIterator[RawAnswer]:
+        """Pass an operation through, signed anew, and give the answer as it came, an error answer too.
+
+        `name.key` "" addresses the bucket, both "" the service. Headers of the connection and of the client's signature are
+        left out. GET and HEAD are retried as reads are; anything else is sent once.
+
+        Raises:
+            OriginUnavailableError: There was no answer; `outcome_unknown` for a write.
+            OverloadedError: As for all calls.
+        """
+        is_read = method in ("GET", "HEAD")
+        call = Call(
+            "PassThrough",
+            method,
+            name.bucket,
+            name.key,
+            query=query,
+            headers=passed_headers(headers),
+            body=body,
+            is_read=is_read,
+            is_idempotent=is_read,
+            bytes_hint=body.size if isinstance(body, OutgoingBody) else len(body),
+        )
+
+        async def as_it_is(answer: Answer) -> Answer:
+            return answer
+
+        history = History()
+        try:
+            answer: Answer | ErrorAnswer = await self._caller.run(call, as_it_is, history)
+        except StorageError:
+            if history.answer is None:
+                raise
+            answer = history.answer
+        try:
+            yield RawAnswer(answer)
+        finally:
+            if isinstance(answer, Answer):
+                answer.close()
+
+    # --- Parts of the above ------------------------------------------------------------------------------------------
+
+    async def _delete_batch(
+        self, bucket: str, keys: tuple[str, ...], priority: Priority
+    ) -> tuple[dict[str, DeleteResult], bool]:
+        body = write_delete(keys)
+        digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+        call = Call(
+            "DeleteObjects",
+            "POST",
+            bucket,
+            query=(("delete", ""),),
+            headers=(("content-type", "application/xml"), ("content-md5", digest)),
+            body=body,
+            priority=priority,
+            is_read=False,
+        )
+
+        async def settled(answer: Answer) -> tuple[dict[str, DeleteResult], bool]:
+            results = parse_delete_results(await completed(answer))
+            return {result.key: result for result in results}, answer.is_earlier_unknown
+
+        return await self._caller.run(call, settled)
+
+    async def _delete_singly(
+        self, bucket: str, keys: tuple[str, ...], priority: Priority
+    ) -> dict[str, DeleteResult]:
+        told: dict[str, DeleteResult] = {}
+
+        async def delete(key: str) -> None:
+            try:
+                await self.delete_object(ObjectName(bucket, key), priority=priority)
+            except OriginError as error:
+                told[key] = DeleteResult(key, error.code, str(error))
+            except StorageError as error:
+                told[key] = DeleteResult(key, type(error).__name__.removesuffix("Error"), str(error))
+            else:
+                told[key] = DeleteResult(key)
+
+        for start in range(0, len(keys), SINGLE_DELETES_MAX):
+            async with asyncio.TaskGroup() as group:
+                for key in keys[start : start + SINGLE_DELETES_MAX]:
+                    group.create_task(delete(key))
+        return told

@@ -1,0 +1,324 @@
+"""The control lane: the rarer calls about buckets, by aiobotocore, behind the same limiter.
+
+aiobotocore does not retry: each request is admitted by our limiter. Its clients are made for one set of credentials and one
+region, so one is kept for each pair in use; when the credentials change, the old ones close after their last call.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
+from typing import Final, Protocol, Self, TypeVar, cast
+
+import msgspec
+from aiobotocore.config import AioConfig  # type: ignore[import-untyped]  # it ships no types
+from aiobotocore.session import get_session  # type: ignore[import-untyped]  # it ships no types
+from botocore.exceptions import (  # type: ignore[import-untyped]  # it ships no types
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    ReadTimeoutError,
+)
+
+from storage.errors import (
+    NoSuchBucketError,
+    OriginError,
+    OriginThrottledError,
+    OriginUnavailableError,
+    StorageError,
+)
+from storage.origin.admission import Limiter
+from storage.origin.credentials import Credentials, CredentialSource
+from storage.origin.documents import ErrorDocument
+from storage.origin.endpoint import OriginSettings, Regions, address
+from storage.origin.failures import failure_by_code, failure_named
+from storage.origin.limiter import Feedback
+from storage.origin.retry import CREDENTIAL_CODES
+from storage.types import Priority
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+CLIENTS_MAX: Final = 32
+"""Regions times credentials in use; the one made first is dropped beyond it."""
+
+_Operation = Callable[..., Awaitable[Mapping[str, object]]]
+
+
+class BucketEntry(msgspec.Struct, frozen=True):
+    """One bucket of ListBuckets."""
+
+    name: str
+    created_at_s: float
+    region: str = ""
+
+
+class _S3(Protocol):
+    """What we use of an aiobotocore S3 client."""
+
+    list_buckets: _Operation
+    create_bucket: _Operation
+    delete_bucket: _Operation
+    head_bucket: _Operation
+    get_bucket_location: _Operation
+    get_bucket_versioning: _Operation
+    get_bucket_encryption: _Operation
+    get_object_lock_configuration: _Operation
+
+
+class _Held:
+    """A client, closed when it is dropped and nobody uses it."""
+
+    def __init__(self, client: _S3, stack: AsyncExitStack) -> None:
+        self.client = client
+        self.stack = stack
+        self.users = 0
+        self.is_dropped = False
+
+    async def release(self) -> None:
+        if self.is_dropped and not self.users:
+            await self.stack.aclose()
+
+
+class _Answer(msgspec.Struct, frozen=True, rename="pascal"):
+    """Base of what is read of answers: aiobotocore's own names."""
+
+
+class _Nothing(_Answer, frozen=True):
+    pass
+
+
+class _Bucket(_Answer, frozen=True):
+    name: str
+    creation_date: datetime | None = None
+    bucket_region: str = ""
+
+
+class _Buckets(_Answer, frozen=True):
+    buckets: tuple[_Bucket, ...] = ()
+
+
+class _Head(_Answer, frozen=True):
+    bucket_region: str = ""
+
+
+class _Location(_Answer, frozen=True):
+    location_constraint: str | None = None
+
+
+class _Versioning(_Answer, frozen=True):
+    status: str = ""
+
+
+class _Default(msgspec.Struct, frozen=True):
+    algorithm: str = msgspec.field(name="SSEAlgorithm", default="")
+
+
+class _Rule(_Answer, frozen=True):
+    apply_server_side_encryption_by_default: _Default = _Default()
+
+
+class _Rules(_Answer, frozen=True):
+    rules: tuple[_Rule, ...] = ()
+
+
+class _Encryption(_Answer, frozen=True):
+    server_side_encryption_configuration: _Rules = _Rules()
+
+
+class _LockRules(_Answer, frozen=True):
+    object_lock_enabled: str = ""
+
+
+class _Lock(_Answer, frozen=True):
+    object_lock_configuration: _LockRules = _LockRules()
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    status: int = msgspec.field(name="HTTPStatusCode", default=0)
+    headers: dict[str, str] = msgspec.field(name="HTTPHeaders", default_factory=dict)
+
+
+class _Error(_Answer, frozen=True):
+    code: str | None = ""  # an empty element is None
+    message: str | None = ""
+    region: str | None = ""
+
+
+class _Refusal(_Answer, frozen=True):
+    error: _Error = _Error()
+    response_metadata: _Metadata = _Metadata()
+
+
+class ControlLane:
+    """Calls about buckets. Use as an async context manager. `regions` is shared with the data lane."""
+
+    def __init__(
+        self, settings: OriginSettings, *, limiter: Limiter, credentials: CredentialSource, regions: Regions
+    ) -> None:
+        self._settings = settings
+        self._limiter = limiter
+        self._credentials = credentials
+        self._regions = regions
+        self._held: dict[tuple[Credentials, str], _Held] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for key in list(self._held):
+            await self._drop(key)
+
+    async def list_buckets(self) -> tuple[BucketEntry, ...]:
+        """Give all buckets of the account."""
+        answer = await self._ask(_Buckets, "", lambda s3: s3.list_buckets())
+        return tuple(
+            BucketEntry(
+                bucket.name,
+                bucket.creation_date.timestamp() if bucket.creation_date else 0.0,
+                bucket.bucket_region,
+            )
+            for bucket in answer.buckets
+        )
+
+    async def create_bucket(self, bucket: str, region: str = "") -> None:
+        """Make a bucket in a region, the settings' by default."""
+        region = region or self._settings.region
+        self._regions.learn(bucket, region)
+        # us-east-1 is what no constraint means, and S3 refuses it as one (AWS API_CreateBucket).
+        place = {} if region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+        await self._ask(_Nothing, bucket, lambda s3: s3.create_bucket(Bucket=bucket, **place))
+
+    async def delete_bucket(self, bucket: str) -> None:
+        """Remove an empty bucket."""
+        await self._ask(_Nothing, bucket, lambda s3: s3.delete_bucket(Bucket=bucket))
+
+    async def head_bucket(self, bucket: str) -> str:
+        """Give the bucket's region, "" where the origin has none to tell; NoSuchBucketError where there is no bucket."""
+        answer = await self._ask(_Head, bucket, lambda s3: s3.head_bucket(Bucket=bucket))
+        self._regions.learn(bucket, answer.bucket_region)
+        return answer.bucket_region
+
+    async def get_bucket_location(self, bucket: str) -> str:
+        """Give the bucket's region as its own document says; `EU` is eu-west-1."""
+        answer = await self._ask(_Location, bucket, lambda s3: s3.get_bucket_location(Bucket=bucket))
+        place = answer.location_constraint or ""
+        return {"": "us-east-1", "EU": "eu-west-1"}.get(place, place)
+
+    async def get_bucket_versioning(self, bucket: str) -> str:
+        """Give `Enabled`, `Suspended`, or "" for a bucket that never had versioning."""
+        return (
+            await self._ask(_Versioning, bucket, lambda s3: s3.get_bucket_versioning(Bucket=bucket))
+        ).status
+
+    async def get_bucket_encryption(self, bucket: str) -> str:
+        """Give the default encryption's algorithm, "" where the document names none."""
+        answer = await self._ask(_Encryption, bucket, lambda s3: s3.get_bucket_encryption(Bucket=bucket))
+        rules = answer.server_side_encryption_configuration.rules
+        return rules[0].apply_server_side_encryption_by_default.algorithm if rules else ""
+
+    async def get_object_lock_configuration(self, bucket: str) -> bool:
+        """Say whether the bucket has object lock."""
+        answer = await self._ask(_Lock, bucket, lambda s3: s3.get_object_lock_configuration(Bucket=bucket))
+        return answer.object_lock_configuration.object_lock_enabled == "Enabled"
+
+    async def _ask(
+        self, shape: type[T], bucket: str, call: Callable[[_S3], Awaitable[Mapping[str, object]]]
+    ) -> T:
+        """Make one call; once more where its answer told the region or the credentials were renewed."""
+        for is_last in (False, True):
+            credentials = await self._credentials.credentials()
+            region = self._regions.of(bucket)
+            async with self._limiter.admit(Priority.FOREGROUND) as ticket:
+                try:
+                    async with self._client(credentials, region) as s3:
+                        answer = await call(s3)
+                except ClientError as error:
+                    refusal = msgspec.convert(error.response, _Refusal)
+                    failure = _failure(refusal, bucket, is_head=error.operation_name == "HeadBucket")
+                    ticket.report(_feedback(failure), getattr(failure, "retry_after_s", None))
+                    if is_last or not self._is_remedied(refusal, bucket, credentials):
+                        raise failure from error
+                except BotoCoreError as error:
+                    is_timeout = isinstance(error, (ConnectTimeoutError, ReadTimeoutError))
+                    ticket.report(Feedback.TIMED_OUT if is_timeout else Feedback.NEUTRAL)
+                    code = "Timeout" if is_timeout else "Connection"
+                    raise OriginUnavailableError(
+                        f"no answer of the origin: {error}", status=0, code=code
+                    ) from error
+                else:
+                    ticket.report(Feedback.SUCCESS)
+                    return msgspec.convert(answer, shape)
+        raise AssertionError("the last round answers or raises")
+
+    def _is_remedied(self, refusal: _Refusal, bucket: str, credentials: Credentials) -> bool:
+        region = (
+            refusal.response_metadata.headers.get("x-amz-bucket-region", "") or refusal.error.region or ""
+        )
+        if self._regions.learn(bucket, region):
+            return True
+        return refusal.error.code in CREDENTIAL_CODES and self._credentials.refused(credentials)
+
+    @asynccontextmanager
+    async def _client(self, credentials: Credentials, region: str) -> AsyncIterator[_S3]:
+        key = (credentials, region)
+        if key not in self._held:
+            made = await self._make(credentials, region)
+            if self._held.setdefault(key, made) is not made:
+                await made.stack.aclose()  # another call made one meanwhile
+        held = self._held[key]
+        held.users += 1
+        try:
+            for other in [k for k in self._held if k[0] != credentials or len(self._held) > CLIENTS_MAX]:
+                if other != key:
+                    await self._drop(other)
+            yield held.client
+        finally:
+            held.users -= 1
+            await held.release()
+
+    async def _make(self, credentials: Credentials, region: str) -> _Held:
+        settings = self._settings
+        config = AioConfig(
+            s3={"addressing_style": "virtual" if settings.is_virtual_hosted else "path"},
+            signature_version="s3v4",
+            connect_timeout=settings.connect_s,
+            read_timeout=settings.answer_s,
+            retries={"total_max_attempts": 1, "mode": "standard"},
+        )
+        context = get_session().create_client(
+            "s3",
+            region_name=region,
+            endpoint_url=address(settings, "", "", region=region).url.rstrip("/"),
+            verify=settings.ca_bundle or None,
+            aws_access_key_id=credentials.access_key,
+            aws_secret_access_key=credentials.secret_key,
+            aws_session_token=credentials.session_token or None,
+            config=config,
+        )
+        stack = AsyncExitStack()
+        return _Held(cast("_S3", await stack.enter_async_context(context)), stack)  # aiobotocore has no types
+
+    async def _drop(self, key: tuple[Credentials, str]) -> None:
+        held = self._held.pop(key, None)
+        if held is not None:
+            held.is_dropped = True
+            await held.release()
+
+
+def _failure(refusal: _Refusal, bucket: str, *, is_head: bool) -> StorageError:
+    """Give our exception for aiobotocore's; a HEAD's code is its status."""
+    status, error = refusal.response_metadata.status, refusal.error
+    code = error.code or ""
+    document = ErrorDocument("" if code.isdigit() else code, error.message or "")
+    if is_head and status == 404:
+        return NoSuchBucketError(f"the origin has no bucket {bucket}")
+    return failure_by_code(document) or failure_named(
+        status, document, refusal.response_metadata.headers, b"", is_read=True
+    )
+
+
+def _feedback(failure: StorageError) -> Feedback:
+    if isinstance(failure, OriginThrottledError):
+        return Feedback.THROTTLED
+    return (
+        Feedback.NEUTRAL if isinstance(failure, OriginError) and failure.status >= 500 else Feedback.SUCCESS
+    )

@@ -1,0 +1,98 @@
+"""Who signs for the origin: static keys, or the standard AWS chain with its refresh.
+
+The chain is aiobotocore's: environment, profile files, container and instance roles, web identity. Refreshable credentials
+renew themselves before they expire. Keys of a file do not, so when the origin refuses them the chain is walked anew: that is
+how rotated keys come into use without a restart.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+from aiobotocore.session import get_session  # type: ignore[import-untyped]  # it ships no types
+
+from storage.errors import OriginSuspendedError
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """One set of keys. `session_token` is "" for long-lived ones."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    session_token: str = field(default="", repr=False)
+
+
+class CredentialSource(Protocol):
+    """Where the signer gets its keys."""
+
+    async def credentials(self) -> Credentials:
+        """Give keys that are good now.
+
+        Raises:
+            OriginSuspendedError: Code NoCredentials, there are none at the moment.
+        """
+        ...
+
+    def refused(self, credentials: Credentials) -> bool:
+        """Learn that the origin refuses these keys; say whether the next call may give others."""
+        ...
+
+
+class StaticCredentials:
+    """The keys of the settings; they never change."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    async def credentials(self) -> Credentials:
+        """Give the keys."""
+        return self._credentials
+
+    def refused(self, credentials: Credentials) -> bool:
+        """Say that there are no others."""
+        return credentials != self._credentials
+
+
+class _Frozen(Protocol):
+    access_key: str
+    secret_key: str
+    token: str | None
+
+
+class _Chained(Protocol):
+    async def get_frozen_credentials(self) -> _Frozen: ...
+
+
+class _Session(Protocol):
+    async def get_credentials(self) -> _Chained | None: ...
+
+
+class ChainCredentials:
+    """The standard AWS chain. A call costs microseconds unless keys are loaded or refreshed."""
+
+    def __init__(self) -> None:
+        self._chained: _Chained | None = None
+        self._given: Credentials | None = None
+
+    async def credentials(self) -> Credentials:
+        """Give the chain's keys, loading or refreshing them first where needed."""
+        chained = self._chained
+        if chained is None:
+            session = cast("_Session", get_session())  # aiobotocore has no types
+            chained = await session.get_credentials()
+            if chained is None:
+                raise OriginSuspendedError(
+                    "no credentials for the origin: set its keys or provide the standard AWS chain",
+                    status=0,
+                    code="NoCredentials",
+                )
+            self._chained = chained
+        frozen = await chained.get_frozen_credentials()
+        self._given = Credentials(frozen.access_key, frozen.secret_key, frozen.token or "")
+        return self._given
+
+    def refused(self, credentials: Credentials) -> bool:
+        """Walk the chain anew at the next call, unless newer keys are in use already."""
+        if credentials == self._given:
+            self._chained = None
+        return True

@@ -1,0 +1,135 @@
+"""What an error answer of the origin becomes: one exception of storage.errors. Pure."""
+
+from collections.abc import Mapping
+from typing import Final, assert_never
+
+from storage.errors import (
+    BucketNotEmptyError,
+    NoSuchBucketError,
+    NoSuchKeyError,
+    NoSuchUploadError,
+    OriginError,
+    OriginRefusedError,
+    OriginSuspendedError,
+    OriginThrottledError,
+    OriginUnavailableError,
+    StorageError,
+)
+from storage.origin.documents import ErrorDocument, parse_error
+from storage.origin.retry import THROTTLE_CODES, Outcome, classify, is_outcome_unknown
+from storage.origin.wire import retry_after_s
+
+_CODE_BY_STATUS: Final = {
+    301: "PermanentRedirect",
+    307: "TemporaryRedirect",
+    400: "BadRequest",
+    401: "AccessDenied",
+    403: "AccessDenied",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    409: "Conflict",
+    412: "PreconditionFailed",
+    416: "InvalidRange",
+    429: "TooManyRequests",
+    500: "InternalError",
+    501: "NotImplemented",
+    503: "ServiceUnavailable",
+}
+"""For answers without a document, as HEAD has none."""
+
+
+def failure_of(
+    status: int, headers: Mapping[str, str], body: bytes, *, is_read: bool, has_key: bool
+) -> StorageError:
+    """Make the exception for an error answer.
+
+    A HEAD's 404 has no document: it is taken for the key where the request named one, else for the bucket.
+    """
+    document = parse_error(body) or ErrorDocument("")
+    missing = _missing(status, document, body, has_key=has_key)
+    if missing is not None:
+        return missing
+    return failure_named(status, document, headers, body, is_read=is_read)
+
+
+def failure_named(
+    status: int, document: ErrorDocument, headers: Mapping[str, str], body: bytes, *, is_read: bool
+) -> OriginError:
+    """Make the OriginError for a status and code; codes with a class of their own are `failure_by_code`'s."""
+    code = document.code or _CODE_BY_STATUS.get(status, f"Status{status}")
+    unknown = not is_read and is_outcome_unknown(status, document.code)
+    return _kind(classify(status, document.code))(
+        _text(status, code, document.message),
+        status=status,
+        code=code,
+        body=body,
+        retry_after_s=retry_after_s(headers),
+        outcome_unknown=unknown,
+    )
+
+
+def failure_by_code(document: ErrorDocument) -> StorageError | None:
+    """Make the exception for a code that has a class of its own; None for any other code."""
+    text = _text(404, document.code, document.message)
+    match document.code:
+        case "NoSuchBucket":
+            return NoSuchBucketError(text)
+        case "NoSuchKey":
+            return NoSuchKeyError(text)
+        case "NoSuchUpload":
+            return NoSuchUploadError(text)
+        case "BucketNotEmpty":
+            return BucketNotEmptyError(_text(409, document.code, document.message))
+        case _:
+            return None
+
+
+def failure_in_success(body: bytes) -> StorageError | None:
+    """Find the error document inside a 200 answer to a write; None where there is none.
+
+    It counts as the 500 or 503 that the origin could no longer send (AWS API_CompleteMultipartUpload).
+    """
+    document = parse_error(body)
+    if document is None:
+        return None
+    status = 503 if document.code in THROTTLE_CODES else 500
+    return failure_of(status, {}, body, is_read=False, has_key=True)
+
+
+def told_region(headers: Mapping[str, str], body: bytes) -> str:
+    """Find the region that an error answer names for the bucket; "" where it names none."""
+    region = headers.get("x-amz-bucket-region", "")
+    if region:
+        return region
+    document = parse_error(body)
+    return "" if document is None else document.region
+
+
+def _missing(status: int, document: ErrorDocument, body: bytes, *, has_key: bool) -> StorageError | None:
+    named = failure_by_code(document)
+    if named is None and status == 404 and not body:
+        text = _text(status, "NotFound", "")
+        return NoSuchKeyError(text) if has_key else NoSuchBucketError(text)
+    return named
+
+
+def _kind(outcome: Outcome) -> type[OriginError]:
+    match outcome:
+        case Outcome.THROTTLE:
+            return OriginThrottledError
+        case Outcome.RETRY:
+            return OriginUnavailableError
+        case Outcome.SUSPEND | Outcome.SKEW | Outcome.ELSEWHERE:
+            return OriginSuspendedError
+        case Outcome.REFUSE | Outcome.GONE:
+            return OriginRefusedError
+        case _:
+            assert_never(outcome)
+
+
+def _text(status: int, code: str, message: str) -> str:
+    return (
+        f"the origin answered {status} {code}: {message}"
+        if message
+        else f"the origin answered {status} {code}"
+    )

@@ -1,0 +1,269 @@
+"""One attempt at the origin over aiohttp: send a signed request, stream the answer, translate what went wrong.
+
+The only module of storage that knows aiohttp, and the border where its errors end. It takes no decision: no retry, no
+signature, no reading of what an answer means. aiohttp's own hidden retry of idempotent requests is switched off by a
+middleware, since it would resend a write whose outcome is unknown without anybody hearing of it.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from types import SimpleNamespace
+from typing import Final
+
+import aiohttp
+from yarl import URL
+
+from storage.errors import OriginError, OriginRefusedError, OriginUnavailableError
+from storage.origin.endpoint import Address, OriginSettings
+from storage.origin.wire import OutgoingBody, bad_answer
+from storage.types import KIB
+
+CHUNK_BYTES_MAX: Final = 256 * KIB
+KEEP_ALIVE_S: Final = 15.0
+"""Shorter than S3's own 20 s or so, so that we seldom send into a connection that is being closed."""
+
+HEADER_BYTES_MAX: Final = 64 * KIB
+RAW_BODY_BYTES_MAX: Final = 512 * KIB
+"""aiohttp writes a longer bytes object in one go and warns; such a body is sent in slices."""
+
+
+class Attempt:
+    """What is known of one attempt while it runs and after it failed.
+
+    Attributes:
+        is_reused: It went over a connection that had served before.
+        is_sent: There was a connection, so the request may have reached the origin.
+        body_error: What the source of the body raised; the caller's own error, not the origin's.
+        bytes_sent: Body bytes handed to the connection.
+    """
+
+    __slots__ = ("body_error", "bytes_sent", "is_answered", "is_reused", "is_sent")
+
+    def __init__(self) -> None:
+        self.is_reused = False
+        self.is_sent = False
+        self.is_answered = False
+        self.body_error: Exception | None = None
+        self.bytes_sent = 0
+
+
+class Exchange:
+    """An open answer. Whoever holds it reads the body to its end or closes it."""
+
+    def __init__(self, response: aiohttp.ClientResponse, stall_s: float) -> None:
+        self._response = response
+        self._stall_s = stall_s
+        self.bytes_received = 0
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return self._response.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers, found whatever their case."""
+        return self._response.headers
+
+    async def read(self) -> bytes:
+        """Give the next bytes, at most CHUNK_BYTES_MAX; b"" at the end.
+
+        Raises:
+            OriginUnavailableError: Code Timeout or Incomplete; the connection is closed.
+        """
+        try:
+            async with asyncio.timeout(self._stall_s):
+                chunk = await self._response.content.read(CHUNK_BYTES_MAX)
+        except TimeoutError as error:
+            self.close()
+            raise OriginUnavailableError("the origin stopped sending", status=0, code="Timeout") from error
+        except (aiohttp.ClientError, OSError) as error:
+            self.close()
+            raise OriginUnavailableError(
+                f"the answer broke off after {self.bytes_received} bytes: {error}",
+                status=0,
+                code="Incomplete",
+            ) from error
+        self.bytes_received += len(chunk)
+        return chunk
+
+    async def read_all(self, bytes_max: int) -> bytes:
+        """Give the whole body.
+
+        Raises:
+            OriginUnavailableError: As for `read`; BadAnswer where it is over `bytes_max`.
+        """
+        chunks: list[bytes] = []
+        while chunk := await self.read():
+            chunks.append(chunk)
+            if self.bytes_received > bytes_max:
+                self.close()
+                raise bad_answer(f"a body over {bytes_max} bytes")
+        return b"".join(chunks)
+
+    def close(self) -> None:
+        """Give the connection back if the body was read, else cut it; safe to call twice."""
+        if self._response.content.at_eof():
+            self._response.release()
+        else:
+            self._response.close()
+
+
+class Transport:
+    """The data lane's connections. Use as an async context manager, on the loop that will send."""
+
+    def __init__(self, settings: OriginSettings) -> None:
+        self._settings = settings
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        """Make the session; reads the CA bundle where one is set."""
+        trust: ssl.SSLContext | bool = True
+        if self._settings.ca_bundle:
+            trust = ssl.create_default_context(cafile=self._settings.ca_bundle)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=self._settings.connections_max, keepalive_timeout=KEEP_ALIVE_S, ssl=trust
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._settings.connect_s),
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            auto_decompress=False,
+            trace_configs=[_connection_trace()],
+            middlewares=(_no_hidden_retry,),
+            read_bufsize=CHUNK_BYTES_MAX,
+            max_line_size=HEADER_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+        )
+
+    async def close(self) -> None:
+        """Cut all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def send(
+        self,
+        method: str,
+        address: Address,
+        headers: Mapping[str, str],
+        body: bytes | OutgoingBody,
+        attempt: Attempt,
+    ) -> Exchange:
+        """Send a request and wait for the head of its answer, whatever its status.
+
+        Raises:
+            OriginUnavailableError: Code Connection or Timeout; `attempt` says how far it got.
+            OriginRefusedError: Header values cannot be sent.
+            Exception: What the body's source raised, as it is; the origin did not get the whole body.
+        """
+        try:
+            response = await self._request(method, address, headers, body, attempt)
+        except (aiohttp.ClientError, OSError, _CutError, ValueError) as error:
+            if attempt.body_error is not None:
+                raise attempt.body_error from error
+            raise _translated(error) from error
+        return Exchange(response, self._settings.stall_s)
+
+    async def _request(
+        self,
+        method: str,
+        address: Address,
+        headers: Mapping[str, str],
+        body: bytes | OutgoingBody,
+        attempt: Attempt,
+    ) -> aiohttp.ClientResponse:
+        assert self._session is not None, "open comes first"
+        settings = self._settings
+        url = URL(address.url, encoded=True)
+        async with asyncio.timeout(settings.connect_s + settings.answer_s) as deadline:
+            try:
+                data: bytes | AsyncIterator[bytes] | None = None
+                if isinstance(body, OutgoingBody):
+                    data = _feed(body, deadline, settings, attempt)
+                elif body:
+                    attempt.bytes_sent = len(body)
+                    data = body if len(body) <= RAW_BODY_BYTES_MAX else _slices(body)
+                return await self._session.request(
+                    method, url, headers=headers, data=data, allow_redirects=False, trace_request_ctx=attempt
+                )
+            finally:
+                attempt.is_answered = True  # the deadline ends here: a body still being sent moves it no more
+
+
+class _CutError(Exception):
+    """The connection broke before an answer; not an aiohttp error, so that aiohttp does not retry."""
+
+
+async def _no_hidden_retry(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    try:
+        return await handler(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _CutError(str(error)) from error
+
+
+async def _feed(
+    body: OutgoingBody, deadline: asyncio.Timeout, settings: OriginSettings, attempt: Attempt
+) -> AsyncIterator[bytes]:
+    """Stream a body, counted. The origin's clock runs while it takes bytes and stands while the source makes them."""
+    loop = asyncio.get_running_loop()
+
+    def allow(wait_s: float | None) -> None:
+        if not attempt.is_answered:
+            deadline.reschedule(None if wait_s is None else loop.time() + wait_s)
+
+    try:
+        source = body.content()
+        allow(None)
+        async for chunk in source:
+            attempt.bytes_sent += len(chunk)
+            assert attempt.bytes_sent <= body.size, f"a body of {body.size} bytes went on"
+            allow(settings.stall_s)
+            yield chunk
+            allow(None)
+        assert attempt.bytes_sent == body.size, (
+            f"a body of {body.size} bytes ended after {attempt.bytes_sent}"
+        )
+        allow(settings.answer_s)
+    except Exception as error:
+        attempt.body_error = error
+        raise
+
+
+async def _slices(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), CHUNK_BYTES_MAX):
+        yield body[start : start + CHUNK_BYTES_MAX]
+
+
+def _translated(error: Exception) -> OriginError:
+    """Give our name to what aiohttp or the socket raised before there was an answer."""
+    if isinstance(error, TimeoutError):  # aiohttp's connect time-out is one too
+        return OriginUnavailableError("the origin did not answer in time", status=0, code="Timeout")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return OriginUnavailableError(f"not an HTTP answer: {error}", status=0, code="BadAnswer")
+    if isinstance(error, ValueError) and not isinstance(error, (aiohttp.ClientError, OSError)):
+        return OriginRefusedError(f"the request cannot be sent: {error}", status=400, code="InvalidArgument")
+    return OriginUnavailableError(f"no connection to the origin: {error}", status=0, code="Connection")
+
+
+def _connection_trace() -> aiohttp.TraceConfig:
+    """Note in the attempt whether its connection is new or has served before."""
+    trace = aiohttp.TraceConfig()
+
+    async def reused(
+        _session: aiohttp.ClientSession, context: SimpleNamespace, _: aiohttp.TraceConnectionReuseconnParams
+    ) -> None:
+        context.trace_request_ctx.is_reused = context.trace_request_ctx.is_sent = True
+
+    async def created(
+        _session: aiohttp.ClientSession, context: SimpleNamespace, _: aiohttp.TraceConnectionCreateEndParams
+    ) -> None:
+        context.trace_request_ctx.is_sent = True
+
+    trace.on_connection_reuseconn.append(reused)
+    trace.on_connection_create_end.append(created)
+    return trace

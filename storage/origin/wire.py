@@ -1,0 +1,369 @@
+"""The origin's heads: headers of requests that carry an object, and what the headers of an answer say of it.
+
+Pure. HTTP's inclusive ranges exist here and nowhere else in storage. An answer is checked field by field before a byte of it
+is used: status, Content-Range, Content-Length, ETag.
+"""
+
+import calendar
+from collections.abc import AsyncIterator, Callable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Final, Protocol
+
+import msgspec
+
+from storage.errors import ObjectChangedError, OriginUnavailableError
+from storage.origin.signing import uri_encode
+from storage.types import ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, ObjectName, RangeSpec
+
+STORED_HEADERS: Final = (
+    "content-type",
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "expires",
+    "x-amz-website-redirect-location",
+    "x-amz-storage-class",
+    "x-amz-server-side-encryption",
+    "x-amz-server-side-encryption-aws-kms-key-id",
+    "x-amz-server-side-encryption-bucket-key-enabled",
+    "x-amz-object-lock-mode",
+    "x-amz-object-lock-retain-until-date",
+    "x-amz-object-lock-legal-hold",
+)
+"""What belongs to an object: sent with a PUT, given back by GET and HEAD (AWS API_PutObject, API_GetObject)."""
+
+ANSWER_ONLY_HEADERS: Final = ("x-amz-expiration", "x-amz-restore", "x-amz-replication-status")
+"""What the origin adds to an answer; kept for clients, never sent with a PUT."""
+
+META_PREFIX: Final = "x-amz-meta-"
+CHECKSUM_PREFIX: Final = "x-amz-checksum-"
+
+HOP_HEADERS: Final = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""RFC 9110 section 7.6.1: of one connection only."""
+
+_NOT_PASSED: Final = HOP_HEADERS | {
+    "host",
+    "authorization",
+    "content-length",
+    "expect",
+    "accept-encoding",
+    "user-agent",
+    "x-amz-date",
+    "date",
+    "x-amz-content-sha256",
+    "x-amz-security-token",
+    "x-amz-decoded-content-length",
+    "x-amz-trailer",
+}
+
+_MONTHS: Final = {
+    name: number
+    for number, name in enumerate(
+        ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), start=1
+    )
+}
+
+_CHECKSUM_HEADERS: Final = tuple((f"{CHECKSUM_PREFIX}{name.lower()}", name) for name in ChecksumAlgorithm)
+
+
+class Describes(Protocol):
+    """What an object is besides its bytes: `ObjectRecord` and `UploadRecord` do."""
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """Stored headers, lower-case names."""
+        ...
+
+    @property
+    def user_metadata(self) -> tuple[tuple[str, str], ...]:
+        """User metadata without the prefix."""
+        ...
+
+    @property
+    def tags(self) -> str:
+        """The x-amz-tagging query string."""
+        ...
+
+
+class OriginObject(msgspec.Struct, frozen=True, gc=False):
+    """One version as the origin describes it.
+
+    Attributes:
+        size: Bytes of the whole object, also in the answer to a ranged GET.
+        etag: Without quotes.
+        last_modified_s: Wall clock; 0 where the origin gave none.
+        headers: As `ObjectRecord.headers`: stored headers and ANSWER_ONLY_HEADERS.
+        checksums: Of the whole object; empty in the answer to a ranged GET.
+        parts_count: Parts of the upload it came from, 0 where not told.
+        missing_meta: User metadata that cannot be shown as headers.
+    """
+
+    size: int
+    etag: str
+    last_modified_s: int
+    headers: tuple[tuple[str, str], ...] = ()
+    user_metadata: tuple[tuple[str, str], ...] = ()
+    checksums: tuple[Checksum, ...] = ()
+    version_id: str = ""
+    tag_count: int = 0
+    storage_class: str = "STANDARD"
+    encryption: str = ""
+    parts_count: int = 0
+    missing_meta: int = 0
+
+
+class OutgoingBody(msgspec.Struct, frozen=True, gc=False):
+    """Bytes on their way to the origin, streamed.
+
+    Attributes:
+        size: Exactly so many bytes come from `content`; another number is an error and cuts the connection.
+        content: Starts the stream. Called again for another attempt only where `is_repeatable`.
+        md5: Base64, sent as Content-MD5; "" where unknown.
+        sha256: Hex, signed with the request; "" where unknown.
+        checksums: Whole-body checksums for the origin to verify.
+    """
+
+    size: int
+    content: Callable[[], AsyncIterator[bytes]]
+    is_repeatable: bool
+    md5: str = ""
+    sha256: str = ""
+    checksums: tuple[Checksum, ...] = ()
+
+
+class CheckedAnswer(msgspec.Struct, frozen=True, gc=False):
+    """A head whose fields agree: `byte_range` is what the body holds."""
+
+    object: OriginObject
+    byte_range: ByteRange
+
+
+# --- Requests ----------------------------------------------------------------------------------------------------------
+
+
+def object_headers(described: Describes, checksums: tuple[Checksum, ...] = ()) -> tuple[tuple[str, str], ...]:
+    """Give the headers that make the origin store what the record says. Composite checksums are not of one PUT: left out."""
+    stored = tuple((name, value) for name, value in described.headers if name not in ANSWER_ONLY_HEADERS)
+    meta = tuple((META_PREFIX + name, value) for name, value in described.user_metadata)
+    tags = (("x-amz-tagging", described.tags),) if described.tags else ()
+    return stored + meta + tags + checksum_headers(checksums)
+
+
+def checksum_headers(checksums: tuple[Checksum, ...]) -> tuple[tuple[str, str], ...]:
+    """Give the headers that let the origin verify whole-body checksums."""
+    return tuple(
+        (f"{CHECKSUM_PREFIX}{checksum.algorithm.lower()}", checksum.value)
+        for checksum in checksums
+        if checksum.type is ChecksumType.FULL_OBJECT
+    )
+
+
+def condition_headers(if_match: str, if_none_match: str) -> tuple[tuple[str, str], ...]:
+    """Write the conditions that are not ""."""
+    match = (("if-match", quote_etag(if_match)),) if if_match else ()
+    return match + ((("if-none-match", quote_etag(if_none_match)),) if if_none_match else ())
+
+
+def digest_headers(body: OutgoingBody) -> tuple[tuple[str, str], ...]:
+    """Give the digests that are known of a body, for the origin to verify."""
+    md5 = (("content-md5", body.md5),) if body.md5 else ()
+    return md5 + checksum_headers(body.checksums)
+
+
+def copy_source(source: ObjectName, version_id: str) -> tuple[str, str]:
+    """Name the source of a copy, at one of its versions where `version_id` is not ""."""
+    path = f"/{source.bucket}/{uri_encode(source.key, keep_slash=True)}"
+    return ("x-amz-copy-source", path + (f"?versionId={uri_encode(version_id)}" if version_id else ""))
+
+
+def range_header(wanted: ByteRange | RangeSpec) -> str:
+    """Write a Range header (RFC 9110 section 14.1.2)."""
+    if isinstance(wanted, RangeSpec) and wanted.suffix is not None:
+        return f"bytes=-{wanted.suffix}"
+    if wanted.stop is None:
+        return f"bytes={wanted.start}-"
+    assert wanted.start is not None
+    assert wanted.stop > wanted.start, "an empty range cannot be asked for"
+    return f"bytes={wanted.start}-{wanted.stop - 1}"
+
+
+def quote_etag(etag: str) -> str:
+    """Write an ETag as HTTP does; `*` stands for itself."""
+    return etag if etag == "*" else f'"{etag}"'
+
+
+def passed_headers(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Give what of a client's headers goes on to the origin: all but what is of the connection or of the signature."""
+    return tuple(
+        (name.lower(), value)
+        for name, value in headers
+        if name.lower() not in _NOT_PASSED and not name.lower().startswith(("x-forebay-", "x-forwarded-"))
+    )
+
+
+# --- Answers -----------------------------------------------------------------------------------------------------------
+
+
+def parse_object(headers: Mapping[str, str], *, size: int, is_whole: bool) -> OriginObject:
+    """Read what an answer's headers say of the object.
+
+    Raises:
+        OriginUnavailableError: Code BadAnswer, there is no ETag.
+    """
+    etag = unquote_etag(headers.get("etag", ""))
+    if not etag:
+        raise bad_answer("no ETag")
+    return OriginObject(
+        size=size,
+        etag=etag,
+        last_modified_s=http_date_s(headers.get("last-modified", "")),
+        headers=_stored(headers),
+        user_metadata=_user_metadata(headers),
+        checksums=parse_checksums(headers) if is_whole else (),
+        version_id=headers.get("x-amz-version-id", ""),
+        tag_count=_count(headers, "x-amz-tagging-count"),
+        storage_class=headers.get("x-amz-storage-class", "STANDARD"),
+        encryption=headers.get("x-amz-server-side-encryption", ""),
+        parts_count=_count(headers, "x-amz-mp-parts-count"),
+        missing_meta=_count(headers, "x-amz-missing-meta"),
+    )
+
+
+def check_answer(
+    status: int, headers: Mapping[str, str], *, wanted: ByteRange | RangeSpec | None, if_match: str = ""
+) -> CheckedAnswer:
+    """Check the head of a successful GET or HEAD against what was asked.
+
+    Raises:
+        ObjectChangedError: The origin does not know If-Match and holds another version.
+        OriginUnavailableError: Code BadAnswer, the fields contradict the question or each other.
+    """
+    length = _content_length(headers)
+    if status == 200:
+        size, byte_range = length, ByteRange(0, length)
+        if wanted is not None and _resolve(wanted, size) != byte_range:
+            raise bad_answer("the whole object in answer to a range")
+    elif status == 206 and wanted is not None:
+        byte_range, size = parse_content_range(headers.get("content-range", ""))
+        if byte_range != _resolve(wanted, size) or byte_range.length != length:
+            raise bad_answer(f"asked for {wanted}, got {byte_range} of {size} in {length} bytes")
+    else:
+        raise bad_answer(f"status {status}")
+    described = parse_object(headers, size=size, is_whole=byte_range.length == size)
+    if if_match not in ("", "*", described.etag):
+        raise ObjectChangedError(f"the origin holds {described.etag}, not {if_match}")
+    return CheckedAnswer(described, byte_range)
+
+
+def parse_content_range(text: str) -> tuple[ByteRange, int]:
+    """Read `bytes first-last/size` (RFC 9110 section 14.4) as a half-open range and the object's size.
+
+    Raises:
+        OriginUnavailableError: Code BadAnswer, it is none, or says nothing of the size.
+    """
+    unit, _, rest = text.partition(" ")
+    span, slash, size_text = rest.partition("/")
+    first, dash, last = span.partition("-")
+    numbers = (first, last, size_text)
+    if (
+        unit.lower() != "bytes"
+        or not slash
+        or not dash
+        or not all(n.isascii() and n.isdigit() for n in numbers)
+    ):
+        raise bad_answer(f"Content-Range {text!r}")
+    start, stop, size = int(first), int(last) + 1, int(size_text)
+    if not start < stop <= size:
+        raise bad_answer(f"Content-Range {text!r}")
+    return ByteRange(start, stop), size
+
+
+def parse_checksums(headers: Mapping[str, str]) -> tuple[Checksum, ...]:
+    """Read the x-amz-checksum headers of an answer."""
+    told = headers.get("x-amz-checksum-type", "")
+    found = []
+    for header, name in _CHECKSUM_HEADERS:
+        value = headers.get(header)
+        if value:
+            composite = told == ChecksumType.COMPOSITE or (not told and "-" in value)
+            kind = ChecksumType.COMPOSITE if composite else ChecksumType.FULL_OBJECT
+            found.append(Checksum(name, value, kind))
+    return tuple(found)
+
+
+def unquote_etag(text: str) -> str:
+    """Take quotes off; a weak tag, as some proxies make them, is read as the strong one."""
+    return text.removeprefix("W/").strip('"')
+
+
+def http_date_s(text: str) -> int:
+    """Read an HTTP date (RFC 9110 section 5.6.7) as whole seconds; 0 where it is none."""
+    if len(text) == 29 and text.endswith(" GMT") and text[8:11] in _MONTHS:
+        fields = (text[12:16], text[5:7], text[17:19], text[20:22], text[23:25])
+        if all(field.isascii() and field.isdigit() for field in fields):
+            year, day, hour, minute, second = map(int, fields)
+            return calendar.timegm((year, _MONTHS[text[8:11]], day, hour, minute, second))
+    try:
+        return int(parsedate_to_datetime(text).timestamp())
+    except (TypeError, ValueError, OverflowError):
+        return 0
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Read Retry-After where it is a number of seconds; None otherwise. S3 sends no dates there."""
+    text = headers.get("retry-after", "").strip()
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 7 else None
+
+
+def bad_answer(problem: str) -> OriginUnavailableError:
+    """Make the error for an answer that must not be used."""
+    return OriginUnavailableError(f"the origin's answer is wrong: {problem}", status=0, code="BadAnswer")
+
+
+def _resolve(wanted: ByteRange | RangeSpec, size: int) -> ByteRange | None:
+    if isinstance(wanted, RangeSpec):
+        return wanted.resolve(size)
+    return ByteRange(wanted.start, min(wanted.stop, size)) if wanted.start < size else None
+
+
+def _content_length(headers: Mapping[str, str]) -> int:
+    text = headers.get("content-length", "")
+    if not text.isascii() or not text.isdigit():
+        raise bad_answer(f"Content-Length {text!r}")
+    return int(text)
+
+
+def _count(headers: Mapping[str, str], name: str) -> int:
+    text = headers.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def _stored(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    kept = []
+    for name in STORED_HEADERS + ANSWER_ONLY_HEADERS:
+        value = headers.get(name)
+        if value is not None:
+            kept.append((name, value))
+    return tuple(kept)
+
+
+def _user_metadata(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    found = []
+    for name, value in headers.items():
+        lower = name.lower()
+        if lower.startswith(META_PREFIX):
+            found.append((lower[len(META_PREFIX) :], value))
+    return tuple(found)

@@ -1,0 +1,160 @@
+"""The control lane against the fake origin over the loopback."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from storage.clock import SystemClock
+from storage.errors import (
+    BucketNotEmptyError,
+    NoSuchBucketError,
+    OriginRefusedError,
+    OriginSuspendedError,
+    OriginThrottledError,
+    OriginUnavailableError,
+)
+from storage.origin.admission import Limiter
+from storage.origin.control import ControlLane
+from storage.origin.credentials import Credentials
+from storage.origin.endpoint import OriginSettings, Regions
+from storage.origin.facts import FactsSource, needs_write_through
+from storage.origin.limiter import LimiterSettings
+from tests.fakes.origin_faults import Fault
+from tests.fakes.origin_server import FakeOrigin
+
+
+class Rotating:
+    """Credentials that change when they are refused."""
+
+    def __init__(self, *access_keys: str) -> None:
+        self._left = list(access_keys)
+
+    async def credentials(self) -> Credentials:
+        return Credentials(self._left[0], "secret")
+
+    def refused(self, credentials: Credentials) -> bool:
+        if credentials.access_key == self._left[0] and len(self._left) > 1:
+            self._left.pop(0)
+            return True
+        return False
+
+
+@asynccontextmanager
+async def lane(*access_keys: str) -> AsyncIterator[tuple[FakeOrigin, ControlLane, Limiter]]:
+    """Start an origin with a bucket, and a control lane to it."""
+    async with FakeOrigin() as origin:
+        origin.store.create_bucket("data")
+        origin.keys = dict.fromkeys(access_keys or ("AK",), "secret")
+        limiter = Limiter(LimiterSettings(), SystemClock())
+        control = ControlLane(
+            OriginSettings(origin.url, answer_s=0.5),
+            limiter=limiter,
+            credentials=Rotating(*(access_keys or ("AK",))),
+            regions=Regions("us-east-1"),
+        )
+        async with control:
+            yield origin, control, limiter
+        assert limiter.in_flight == 0, "each call gives its slot back"
+
+
+async def test_buckets_are_made_listed_and_removed() -> None:
+    """Create, list, locate and delete do what they say, in a region too."""
+    async with lane() as (origin, control, _):
+        await control.create_bucket("far", "eu-west-1")
+        await control.create_bucket("near")
+        names = [bucket.name for bucket in await control.list_buckets()]
+        places = [await control.get_bucket_location(name) for name in ("far", "near")]
+        await control.delete_bucket("near")
+
+        assert names == ["data", "far", "near"]
+        assert places == ["eu-west-1", "us-east-1"]
+        assert sorted(origin.store.buckets) == ["data", "far"]
+
+
+async def test_facts_come_from_the_documents() -> None:
+    """A plain, a KMS and a versioned bucket are told apart by what the origin says."""
+    async with lane() as (origin, control, _):
+        origin.store.create_bucket("kms", encryption="aws:kms")
+        origin.store.create_bucket("versions", versioning="Enabled")
+        origin.store.create_bucket("sse", encryption="AES256").has_object_lock = False
+        origin.store.create_bucket("lock").has_object_lock = True
+        source = FactsSource(control, SystemClock())
+
+        facts = [await source.ask(name) for name in ("data", "kms", "versions", "sse", "lock", "nowhere")]
+
+        assert [fact.exists for fact in facts] == [True, True, True, True, True, False]
+        assert [needs_write_through(fact) for fact in facts] == [False, True, True, False, True, False]
+        assert facts[3].default_encryption == "AES256"
+
+
+async def test_region_of_a_bucket_elsewhere_is_learnt() -> None:
+    """A bucket in another region is asked again there, once."""
+    async with lane() as (origin, control, _):
+        origin.checks_region = True
+        origin.store.create_bucket("far", region="eu-west-1", versioning="Enabled")
+
+        first = await control.get_bucket_versioning("far")
+        second = await control.get_bucket_versioning("far")
+
+        assert (first, second) == ("Enabled", "Enabled")
+
+
+async def test_expired_credentials_are_renewed() -> None:
+    """ExpiredToken asks for others, and the call goes on with them (B59)."""
+    async with lane("OLD", "NEW") as (origin, control, _):
+        origin.expired = {"OLD"}
+
+        assert await control.get_bucket_versioning("data") == ""
+        assert origin.requests_of("GetBucketVersioning") == 2
+
+
+async def test_refusals_have_their_classes() -> None:
+    """Missing, denied, not configured: each as the data lane says it."""
+    async with lane() as (origin, control, _):
+        origin.store.denied = {"GetBucketVersioning"}
+        with pytest.raises(NoSuchBucketError):
+            await control.head_bucket("nowhere")
+        with pytest.raises(NoSuchBucketError):
+            await control.get_bucket_encryption("nowhere")
+        with pytest.raises(OriginSuspendedError):
+            await control.get_bucket_versioning("data")
+        with pytest.raises(OriginRefusedError) as refused:
+            await control.get_bucket_encryption("data")
+
+        assert refused.value.code == "ServerSideEncryptionConfigurationNotFoundError"
+
+
+async def test_bucket_with_objects_is_not_deleted() -> None:
+    """409 BucketNotEmpty has its own class."""
+    async with lane() as (origin, control, _):
+        origin.store.put("data", "k", b"abc")
+
+        with pytest.raises(BucketNotEmptyError):
+            await control.delete_bucket("data")
+
+
+async def test_throttle_is_not_retried_by_aiobotocore() -> None:
+    """One request, one SlowDown, one report to the limiter (B56)."""
+    async with lane() as (origin, control, limiter):
+        origin.faults.add(Fault(status=503, code="SlowDown", times=-1))
+
+        with pytest.raises(OriginThrottledError):
+            await control.list_buckets()
+
+        assert origin.requests_of("ListBuckets") == 1
+        assert limiter.throttled_total == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"), [(Fault(delay_s=20.0), "Timeout"), (Fault(drop="before", times=2), "Connection")]
+)
+async def test_no_answer_is_unavailable(fault: Fault, code: str) -> None:
+    """Silence and a cut connection are the origin's absence, not a refusal."""
+    async with lane() as (origin, control, _):
+        origin.faults.add(fault)
+
+        with pytest.raises(OriginUnavailableError) as away:
+            await control.list_buckets()
+
+        assert away.value.code == code
