@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.s3.checksums import completed_checksums
-from gateway.settings import Addressing, Settings
+from gateway.setting_values import Addressing
+from gateway.settings import Settings
 from storage.assembly import EngineParts, EngineSettings, EngineWorkers
 from storage.clock import Clock
 from storage.engine import Engine

@@ -3,23 +3,10 @@ import typing
 
 import pytest
 
-from gateway.settings import (
-    POLICY_PLACE_TABLE,
-    POLICY_TABLE,
-    TABLE,
-    Address,
-    Addressing,
-    ClientKey,
-    LogLevel,
-    Settings,
-    SettingsError,
-    Share,
-    load,
-    parse_duration,
-    parse_freshness,
-    parse_size,
-)
-from storage.policy import Freshness, FreshnessMode, OnConflict, Policy, RetentionPriority
+from gateway.setting_rows import POLICY_PLACE_TABLE, POLICY_TABLE, TABLE
+from gateway.setting_values import Address, Addressing, LogLevel
+from gateway.settings import ClientKey, Settings, SettingsError, load
+from storage.policy import Freshness, FreshnessMode, Policy, RetentionPriority
 from storage.types import GIB, MIB, ObjectName, WriteMode
 
 SERVING = {
@@ -80,55 +67,22 @@ def test_load_lets_flags_win_over_variables_over_the_file() -> None:
 
 def test_load_reads_toml_values_of_any_simple_kind() -> None:
     """A number, a truth value and a list of names read like their text."""
-    settings = load(
-        'flush_concurrency = 3\nrelease_after_flush = true\ndomains = ["S3.Local", "b"]\norigin_requests_per_s = 0.5',
-        {},
-        {},
-    )
+    config = """
+        flush_concurrency = 3
+        domains = ["S3.Local", "b"]
+        origin_requests_per_s = 0.5
+        [[keys]]
+        access_key = "a"
+        secret_key = "s"
+        admin = true
+    """
+
+    settings = load(config, {}, {})
 
     assert settings.flush_concurrency == 3
-    assert settings.release_after_flush is True
     assert settings.domains == ("s3.local", "b")
     assert settings.origin_requests_per_s == 0.5
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("0", 0), ("512", 512), ("10GiB", 10 * GIB), ("10 gib", 10 * GIB), ("1.5MiB", 1_572_864), ("2TB", 2 * 10**12), ("3K", 3072),
-     ("1KB", 1000), ("7b", 7)],
-)  # fmt: skip
-def test_parse_size_reads_both_families_of_units(text: str, size: int) -> None:
-    """Binary and decimal units, in any case."""
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "GiB", "-1", "1 0", "10GiBs", "1e3", "0x10", "1,5MiB", "٣"])
-def test_parse_size_refuses_when_the_text_is_no_size(text: str) -> None:
-    """Anything else is no size."""
-    with pytest.raises(ValueError, match="not a number with a unit"):
-        parse_size(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("500ms", 0.5), ("60s", 60), ("5m", 300), ("2h", 7200), ("7d", 604_800)]
-)
-def test_parse_duration_reads_each_unit(text: str, seconds: float) -> None:
-    """A bare number is seconds."""
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize(
-    ("text", "freshness"),
-    [
-        ("60s", Freshness(FreshnessMode.TTL, 60)),
-        ("0", Freshness(FreshnessMode.TTL, 0)),
-        ("always", Freshness(FreshnessMode.ALWAYS)),
-        ("immutable", Freshness(FreshnessMode.IMMUTABLE)),
-    ],
-)
-def test_parse_freshness_reads_mode_or_ttl(text: str, freshness: Freshness) -> None:
-    """A time to live, or one of the two words."""
-    assert parse_freshness(text) == freshness
+    assert settings.keys == (ClientKey("a", "s", is_admin=True),)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +94,7 @@ def test_parse_freshness_reads_mode_or_ttl(text: str, freshness: Freshness) -> N
         ("cache_size", "much"), ("dirty_bytes_max", "0%"), ("dirty_bytes_max", "101%"), ("dirty_bytes_max", "0"),
         ("dirty_bytes_max", "x%"), ("freshness", "sometimes"), ("write", "behind"), ("flush_concurrency", "0"),
         ("origin_concurrency", "1.5"), ("origin_requests_per_s", "-1"), ("origin_requests_per_s", "nan"), ("upload_ttl", "1s"),
-        ("log_level", "loud"), ("seed", "-1"), ("release_after_flush", "yes"), ("metrics_listen", "9100"),
+        ("log_level", "loud"), ("seed", "-1"), ("metrics_listen", "9100"),
     ],
 )  # fmt: skip
 def test_load_names_the_setting_and_what_is_allowed_when_a_value_is_wrong(name: str, text: str) -> None:
@@ -246,7 +200,7 @@ def test_policy_table_finds_the_first_match_and_fills_in_the_default() -> None:
     config = """
         freshness = "5m"
         stale_s = "10m"
-        on_conflict = "quarantine"
+        flush_deadline = "1h"
         [[policies]]
         match = "s3://data/frozen/*"
         freshness = "immutable"
@@ -258,8 +212,6 @@ def test_policy_table_finds_the_first_match_and_fills_in_the_default() -> None:
         flush_delay = "30s"
         flush_deadline = 90
         priority = "low"
-        release_after_flush = true
-        negative_ttl = "1s"
         stale_s = 0
     """
     table = load(config, {}, {}).policy_table()
@@ -278,14 +230,11 @@ def test_policy_table_finds_the_first_match_and_fills_in_the_default() -> None:
         bucket="*",
         prefix="tmp/",
         freshness=Freshness(FreshnessMode.TTL, 300, 0),
-        negative_ttl_s=1,
         flush_delay_s=30,
         flush_deadline_s=90,
-        on_conflict=OnConflict.QUARANTINE,
         priority=RetentionPriority.LOW,
-        release_after_flush=True,
     )
-    assert rest.on_conflict is OnConflict.QUARANTINE
+    assert (rest.flush_deadline_s, rest.priority) == (3600, RetentionPriority.NORMAL)
 
 
 @pytest.mark.parametrize(
@@ -317,10 +266,19 @@ def test_check_serving_refuses_when_nobody_could_sign() -> None:
         load("", without, {}).check_serving()
 
 
-def test_share_is_a_fraction_or_a_size() -> None:
-    """The dirty mark follows the cache size, or stands by itself."""
-    assert Share(fraction=0.25).of(GIB) == 256 * MIB
+def test_dirty_mark_follows_the_cache_size_or_stands_by_itself() -> None:
+    """A percentage is one of cache_size; a size is that size."""
+    assert load('cache_size = "1GiB"\ndirty_bytes_max = "25%"', {}, {}).dirty_bytes_limit == 256 * MIB
     assert load('dirty_bytes_max = "64MiB"', {}, {}).dirty_bytes_limit == 64 * MIB
+
+
+@pytest.mark.parametrize("name", ["negative_ttl", "on_conflict", "release_after_flush"])
+def test_load_refuses_settings_that_nothing_obeys_yet(name: str) -> None:
+    """A setting that storage does not carry out is refused, at the top and in a policy, not silently passed over."""
+    assert refusal(f'{name} = "1"').startswith(f"config file: '{name}' is no setting")
+    assert refusal(f'[[policies]]\n{name} = "1"').startswith(
+        f"config file, [[policies]] number 1: '{name}' is no setting"
+    )
 
 
 def test_table_has_one_row_for_each_field_whose_default_is_of_its_type() -> None:

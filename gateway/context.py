@@ -1,0 +1,258 @@
+"""What an operation is given, and what it gives back: values and ports between the edge of the gateway and its operations.
+
+An operation is `async (OperationContext, S3Request) -> S3Response`. It sees neither a socket nor aiohttp, and of storage only
+the port `ObjectStore`, so that every operation runs against an in-memory store in tests.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+
+from gateway.s3.documents_out import Owner
+from gateway.s3.request import S3Request
+from storage.clock import Clock
+from storage.listing import ListQuery, ListResult
+from storage.records import BucketFacts
+from storage.requests import (
+    BarrierReport,
+    Body,
+    BucketEntry,
+    CompletedPart,
+    Content,
+    DeleteResult,
+    OpenObject,
+    OriginReply,
+    PartsPage,
+    PendingLine,
+    PutRequest,
+    PutResult,
+    StatusReport,
+    UploadRequest,
+    UploadsPage,
+)
+from storage.stats import Stats
+from storage.types import Checksum, ObjectName, RangeSpec
+
+HeaderPairs = tuple[tuple[str, str], ...]
+
+OWNER: Final = Owner("forebay", "forebay")
+"""The owner that listings show: the gateway knows access keys, not AWS accounts."""
+
+XML_TYPE: Final = ("content-type", "application/xml")
+
+
+class S3Response(msgspec.Struct, frozen=True, gc=False):
+    """One answer before it is written to a connection.
+
+    Attributes:
+        headers: Without those that every answer has (date, server, request id) and without Content-Length.
+        body: All bytes, or where they come from; None for no body, as an answer to HEAD.
+        length: Bytes of the body, or of the body that a GET would have had.
+        has_length: Whether Content-Length is sent; 204 and 304 have none.
+    """
+
+    status: int
+    headers: HeaderPairs = ()
+    body: bytes | Body | None = None
+    length: int = 0
+    has_length: bool = True
+
+
+def xml_response(document: bytes, headers: HeaderPairs = (), *, status: int = 200) -> S3Response:
+    """Make an answer of an XML document."""
+    return S3Response(status, (XML_TYPE, *headers), document, len(document))
+
+
+def empty_response(status: int, headers: HeaderPairs = ()) -> S3Response:
+    """Make an answer without a body."""
+    return S3Response(status, headers, has_length=status not in {204, 304})
+
+
+class RequestBody(Protocol):
+    """The body of the request being answered, free of framing, checked against all that was declared of it."""
+
+    def content(self) -> Content:
+        """Give the body to be streamed, once.
+
+        Raises:
+            S3Error: MissingContentLength (411), or a declaration that is none (InvalidDigest ...).
+        """
+        ...
+
+    async def read_small(self, limit: int) -> bytes:
+        """Read a document of at most `limit` bytes.
+
+        Raises:
+            S3Error: MaxMessageLengthExceeded, or what the body was refused for.
+        """
+        ...
+
+
+class ObjectStore(Protocol):
+    """The storage engine as the gateway sees it; `storage/engine.py` says what each call promises."""
+
+    @property
+    def stats(self) -> Stats:
+        """The counters that a scrape reads."""
+        ...
+
+    @property
+    def instance_id(self) -> str:
+        """The name of this cache directory."""
+        ...
+
+    async def open_object(
+        self, name: ObjectName, wanted: RangeSpec | None = None, *, metadata_only: bool = False
+    ) -> OpenObject:
+        """Hold one version of an object for reading."""
+        ...
+
+    async def put_object(self, request: PutRequest, content: Content) -> PutResult:
+        """Store an object."""
+        ...
+
+    async def delete_object(
+        self,
+        name: ObjectName,
+        *,
+        origin_reason: str = "",
+        origin_headers: HeaderPairs = (),
+        version_id: str = "",
+        credential_id: str = "",
+    ) -> DeleteResult:
+        """Delete an object; one that does not exist is deleted too."""
+        ...
+
+    async def delete_objects(
+        self, bucket: str, keys: Sequence[str], *, credential_id: str = ""
+    ) -> tuple[DeleteResult, ...]:
+        """Delete many objects; one result a key, in order."""
+        ...
+
+    async def copy_object(
+        self, source: ObjectName, target: ObjectName, headers: HeaderPairs, credential_id: str = ""
+    ) -> PutResult:
+        """Copy an object; `headers` are the request's own."""
+        ...
+
+    async def list_objects(self, query: ListQuery) -> ListResult:
+        """Give one page of a listing, acknowledged changes included."""
+        ...
+
+    async def list_buckets(self) -> tuple[BucketEntry, ...]:
+        """Give the origin's buckets."""
+        ...
+
+    async def create_bucket(self, bucket: str, *, region: str, headers: HeaderPairs = ()) -> OriginReply:
+        """Create a bucket at the origin."""
+        ...
+
+    async def delete_bucket(self, bucket: str) -> None:
+        """Delete an empty bucket."""
+        ...
+
+    async def bucket_facts(self, bucket: str) -> BucketFacts:
+        """Say what is known of a bucket."""
+        ...
+
+    async def create_upload(self, request: UploadRequest) -> tuple[str, HeaderPairs]:
+        """Open an upload; give its id and headers of the origin's to pass on."""
+        ...
+
+    async def upload_part(
+        self,
+        name: ObjectName,
+        upload_id: str,
+        number: int,
+        content: Content,
+        origin_headers: HeaderPairs = (),
+    ) -> PutResult:
+        """Store one part."""
+        ...
+
+    async def complete_upload(  # noqa: PLR0913  # what AWS lets a Complete say
+        self,
+        name: ObjectName,
+        upload_id: str,
+        parts: Sequence[CompletedPart],
+        *,
+        checksums: tuple[Checksum, ...] = (),
+        size: int | None = None,
+        origin_reason: str = "",
+        origin_headers: HeaderPairs = (),
+    ) -> PutResult:
+        """Make an object of an upload's parts."""
+        ...
+
+    async def abort_upload(self, name: ObjectName, upload_id: str) -> None:
+        """Drop an upload."""
+        ...
+
+    async def list_parts(
+        self, name: ObjectName, upload_id: str, *, part_marker: int, max_parts: int
+    ) -> PartsPage:
+        """Give one page of an upload's parts."""
+        ...
+
+    async def list_uploads(
+        self,
+        bucket: str,
+        *,
+        prefix: str,
+        delimiter: str,
+        key_marker: str,
+        upload_id_marker: str,
+        max_uploads: int,
+    ) -> UploadsPage:
+        """Give one page of a bucket's open uploads."""
+        ...
+
+    def start_barrier(self, bucket: str, prefix: str) -> BarrierReport:
+        """Begin a flush of all that is acknowledged now under a prefix."""
+        ...
+
+    async def wait_barrier(self, barrier_id: int, timeout_s: float) -> BarrierReport:
+        """Wait for a barrier at most so long, and say how far it is."""
+        ...
+
+    def status(self) -> StatusReport:
+        """Say how the engine is."""
+        ...
+
+    def pending(self, bucket: str, prefix: str, limit: int) -> tuple[PendingLine, ...]:
+        """List acknowledged changes that are not at the origin, oldest first."""
+        ...
+
+    async def retry_quarantined(self, bucket: str, prefix: str) -> int:
+        """Send what the origin refused once more; give how many changes."""
+        ...
+
+    async def discard_quarantined(self, bucket: str, key: str) -> int:
+        """Give up what the origin refused of one key; give how many changes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OperationContext:
+    """What an operation may use.
+
+    Attributes:
+        credential_id: The access key that signed, "" for an anonymous request.
+        is_signed: Whether the request was authenticated.
+        region: The gateway's own region, what GetBucketLocation and signatures speak of.
+        scheme: `http` or `https`, as clients reach the gateway.
+    """
+
+    store: ObjectStore
+    body: RequestBody
+    clock: Clock
+    credential_id: str
+    is_signed: bool
+    region: str
+    scheme: str
+
+
+Operator = Callable[[OperationContext, S3Request], Awaitable[S3Response]]
+"""The form of every operation."""

@@ -1,0 +1,1 @@
+"""Carry out S3 operations on a storage engine: (context, request) -> response."""

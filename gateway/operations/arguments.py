@@ -1,0 +1,120 @@
+"""What requests of several operations say in the same way."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.context import HeaderPairs, OperationContext
+from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
+from gateway.s3.passage import with_hoisted
+from gateway.s3.request import S3Request
+from storage.types import ObjectName, WriteMode
+
+DURABILITY: Final = "x-forebay-durability"
+
+_DURABILITIES: Final[Mapping[str, WriteMode]] = {"origin": WriteMode.THROUGH, "disk": WriteMode.BACK}
+
+_HOP_HEADERS: Final = frozenset(
+    {
+        "connection",
+        "content-length",
+        "date",
+        "keep-alive",
+        "server",
+        "transfer-encoding",
+        "x-amz-id-2",
+        "x-amz-request-id",
+    }
+)
+"""What an answer of the origin says of its own hop; ours says it of ours."""
+
+
+def object_name(request: S3Request) -> ObjectName:
+    """Give the object that a request names."""
+    return ObjectName(request.bucket, request.key)
+
+
+def quoted(etag: str) -> str:
+    """Write an ETag as it stands in a header."""
+    return f'"{etag}"'
+
+
+def write_headers(request: S3Request) -> Mapping[str, str]:
+    """Give the headers of a write, with those that the signer of a URL moved into its query."""
+    return with_hoisted(request.headers.combined, request.query.pairs)
+
+
+def durability(headers: Mapping[str, str]) -> WriteMode | None:
+    """Read how the client wants its write acknowledged; None where the policy decides.
+
+    Raises:
+        S3Error: InvalidArgument for anything but `origin` and `disk`.
+    """
+    value = headers.get(DURABILITY)
+    if value is None:
+        return None
+    mode = _DURABILITIES.get(value.lower())
+    if mode is None:
+        raise invalid_argument(DURABILITY, value, f"{DURABILITY} is origin or disk.")
+    return mode
+
+
+def refuse_versions(request: S3Request) -> None:
+    """Refuse a version id other than `null`, the name of the version of an unversioned bucket.
+
+    Raises:
+        S3Error: NotImplemented; an answer about another version than was asked for must not look right.
+    """
+    version_id = request.query.get("versionId")
+    if version_id not in {None, "null"}:
+        raise S3Error(ErrorCode.NOT_IMPLEMENTED, "Versions of objects are not implemented.")
+
+
+def refuse_customer_keys(request: S3Request) -> None:
+    """Refuse a read with a key of the customer's (SSE-C), which only the origin can check.
+
+    Raises:
+        S3Error: NotImplemented.
+    """
+    for name in request.headers.combined:
+        if name.startswith("x-amz-server-side-encryption-customer-"):
+            raise S3Error(ErrorCode.NOT_IMPLEMENTED, "Reads with customer-provided keys are not implemented.")
+
+
+def count_parameter(request: S3Request, name: str, *, default: int, most: int) -> int:
+    """Read a number of the query such as `max-keys`; more than `most` means `most`.
+
+    Raises:
+        S3Error: InvalidArgument: no number, or negative.
+    """
+    text = request.query.get(name)
+    if text is None or text == "":
+        return default
+    if text.isascii() and text.isdecimal() and len(text) <= 18:
+        return min(int(text), most)
+    message = f"Argument {name} must be an integer between 0 and 2147483647"
+    raise invalid_argument(name, text, message)
+
+
+def is_url_encoded(request: S3Request) -> bool:
+    """Say whether a listing's names are to be percent-encoded.
+
+    Raises:
+        S3Error: InvalidArgument: another encoding than `url`.
+    """
+    encoding = request.query.get("encoding-type")
+    if encoding is None or encoding == "":
+        return False
+    if encoding.lower() != "url":
+        raise invalid_argument("encoding-type", encoding, "Invalid Encoding Method specified in Request")
+    return True
+
+
+def end_to_end(headers: HeaderPairs) -> HeaderPairs:
+    """Give the headers of an answer of the origin that a client may see."""
+    return tuple((name.lower(), value) for name, value in headers if name.lower() not in _HOP_HEADERS)
+
+
+def resource_url(context: OperationContext, request: S3Request) -> str:
+    """Write the URL of the resource that a request names, as the client reached it."""
+    host = request.headers.get("host") or "localhost"
+    return f"{context.scheme}://{host}{request.raw_path}"

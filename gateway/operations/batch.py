@@ -1,0 +1,75 @@
+"""DeleteObjects."""
+
+from gateway.context import OperationContext, S3Response, xml_response
+from gateway.s3 import documents_out
+from gateway.s3.checksums import CHECKSUM_HEADERS
+from gateway.s3.documents_in import DOCUMENT_BYTES_MAX, ObjectToDelete, parse_delete
+from gateway.s3.errors import ErrorCode, S3Error
+from gateway.s3.request import S3Request, check_key
+from storage.requests import DeleteResult
+
+
+async def delete_objects(context: OperationContext, request: S3Request) -> S3Response:
+    """Answer DeleteObjects: one line a key, only the failures where the client wants it quiet."""
+    _require_digest(request)
+    wanted = parse_delete(await context.body.read_small(DOCUMENT_BYTES_MAX))
+    refused = {line: error for line, error in enumerate(map(_refusal, wanted.objects)) if error is not None}
+    keys = [line.key for number, line in enumerate(wanted.objects) if number not in refused]
+    results = iter(
+        await context.store.delete_objects(request.bucket, keys, credential_id=context.credential_id)
+        if keys
+        else ()
+    )
+    deleted: list[documents_out.DeletedEntry] = []
+    failures: list[documents_out.DeleteFailure] = []
+    for number, line in enumerate(wanted.objects):
+        error = refused.get(number)
+        if error is not None:
+            failures.append(
+                documents_out.DeleteFailure(line.key, error.code, error.message, line.version_id or "")
+            )
+            continue
+        result = next(results)
+        if result.code:
+            failures.append(
+                documents_out.DeleteFailure(line.key, result.code, result.message, result.version_id)
+            )
+        else:
+            deleted.append(_deleted(line.key, result))
+    return xml_response(documents_out.delete_result(() if wanted.is_quiet else deleted, failures))
+
+
+def _require_digest(request: S3Request) -> None:
+    """Insist on some digest of the document: a damaged list of keys would delete others (AWS "DeleteObjects")."""
+    headers = request.headers.combined
+    has_digest = (
+        "content-md5" in headers
+        or "x-amz-trailer" in headers
+        or not CHECKSUM_HEADERS.keys().isdisjoint(headers)
+    )
+    if not has_digest and len(headers.get("x-amz-content-sha256", "")) != 64:
+        raise S3Error(
+            ErrorCode.INVALID_REQUEST,
+            "Missing required header for this request: Content-MD5 OR x-amz-checksum-*",
+        )
+
+
+def _refusal(line: ObjectToDelete) -> S3Error | None:
+    """Say why one line cannot be carried out here; None where it can."""
+    if not line.is_plain and (line.version_id != "null" or line.etag or line.last_modified or line.size):
+        return S3Error(
+            ErrorCode.NOT_IMPLEMENTED, "Deletes of versions and conditional deletes are not implemented."
+        )
+    try:
+        check_key(line.key)
+    except S3Error as error:
+        return error
+    return None
+
+
+def _deleted(key: str, result: DeleteResult) -> documents_out.DeletedEntry:
+    headers = dict(result.headers)
+    is_marker = headers.get("x-amz-delete-marker") == "true"
+    return documents_out.DeletedEntry(
+        key, is_delete_marker=is_marker, delete_marker_version_id=result.version_id if is_marker else ""
+    )

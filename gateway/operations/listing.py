@@ -1,0 +1,96 @@
+"""ListObjects and ListObjectsV2."""
+
+from gateway.context import OWNER, OperationContext, S3Response, xml_response
+from gateway.operations.arguments import count_parameter, is_url_encoded
+from gateway.s3 import documents_out, tokens
+from gateway.s3.errors import ErrorCode, S3Error
+from gateway.s3.request import S3Request
+from storage.listing import PAGE_KEYS_MAX, ListEntry, ListQuery, Position, position_of_marker
+
+
+async def list_objects_v2(context: OperationContext, request: S3Request) -> S3Response:
+    """Answer ListObjectsV2."""
+    query = request.query
+    token, start_after = query.get("continuation-token"), query.get("start-after") or ""
+    if token == "":
+        raise S3Error(ErrorCode.INVALID_ARGUMENT, "The continuation token provided is incorrect")
+    prefix, delimiter = query.get("prefix") or "", query.get("delimiter") or ""
+    after = _position(token) if token else position_of_marker(start_after, prefix, delimiter)
+    wanted = _query(request, after)
+    page = await context.store.list_objects(wanted)
+    with_owner = query.get("fetch-owner") == "true"
+    document = documents_out.list_objects_v2(
+        documents_out.ObjectsPageV2(
+            bucket=request.bucket,
+            prefix=prefix,
+            delimiter=delimiter,
+            max_keys=wanted.max_keys,
+            entries=tuple(_entry(entry, with_owner=with_owner) for entry in page.entries),
+            common_prefixes=page.prefixes,
+            start_after=start_after,
+            continuation_token=token or "",
+            next_continuation_token="" if page.next_position is None else _token(page.next_position),
+            is_url_encoded=is_url_encoded(request),
+        )
+    )
+    return xml_response(document)
+
+
+async def list_objects(context: OperationContext, request: S3Request) -> S3Response:
+    """Answer ListObjects, version 1, which always names owners."""
+    query = request.query
+    prefix, delimiter, marker = (query.get(name) or "" for name in ("prefix", "delimiter", "marker"))
+    wanted = _query(request, position_of_marker(marker, prefix, delimiter))
+    page = await context.store.list_objects(wanted)
+    document = documents_out.list_objects(
+        documents_out.ObjectsPage(
+            bucket=request.bucket,
+            prefix=prefix,
+            delimiter=delimiter,
+            marker=marker,
+            max_keys=wanted.max_keys,
+            is_truncated=page.is_truncated,
+            entries=tuple(_entry(entry, with_owner=True) for entry in page.entries),
+            common_prefixes=page.prefixes,
+            next_marker=page.next_marker(wanted) or "",
+            is_url_encoded=is_url_encoded(request),
+        )
+    )
+    return xml_response(document)
+
+
+def _query(request: S3Request, after: Position) -> ListQuery:
+    return ListQuery(
+        bucket=request.bucket,
+        prefix=request.query.get("prefix") or "",
+        delimiter=request.query.get("delimiter") or "",
+        after=after,
+        max_keys=count_parameter(request, "max-keys", default=PAGE_KEYS_MAX, most=PAGE_KEYS_MAX),
+    )
+
+
+def _position(token: str) -> Position:
+    position = tokens.decode(token)
+    return Position(position.text, is_prefix=position.kind is tokens.PositionKind.PREFIX)
+
+
+def _token(position: Position) -> str:
+    kind = tokens.PositionKind.PREFIX if position.is_prefix else tokens.PositionKind.KEY
+    return tokens.encode(tokens.Position(kind, position.name))
+
+
+def _entry(entry: ListEntry, *, with_owner: bool) -> documents_out.ObjectEntry:
+    return documents_out.ObjectEntry(
+        key=entry.key,
+        size=entry.size,
+        etag=entry.etag,
+        last_modified_s=entry.last_modified_s,
+        storage_class=entry.storage_class,
+        checksum_algorithms=entry.checksum_algorithms,
+        checksum_type=entry.checksum_type or "",
+        owner=_owner(entry) if with_owner else None,
+    )
+
+
+def _owner(entry: ListEntry) -> documents_out.Owner:
+    return documents_out.Owner(entry.owner_id, entry.owner_display_name) if entry.owner_id else OWNER

@@ -1,0 +1,48 @@
+"""Which function answers which operation; what is missing here answers 501 NotImplemented."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from gateway.context import OperationContext, Operator, S3Response
+from gateway.operations import batch, buckets, copy, listing, multipart, objects
+from gateway.s3.errors import ErrorCode, S3Error
+from gateway.s3.request import S3Request
+from gateway.s3.routes import Operation
+
+OPERATIONS: Final[Mapping[Operation, Operator]] = MappingProxyType(
+    {
+        Operation.ABORT_MULTIPART_UPLOAD: multipart.abort_upload,
+        Operation.COMPLETE_MULTIPART_UPLOAD: multipart.complete_upload,
+        Operation.COPY_OBJECT: copy.copy_object,
+        Operation.CREATE_BUCKET: buckets.create_bucket,
+        Operation.CREATE_MULTIPART_UPLOAD: multipart.create_upload,
+        Operation.DELETE_BUCKET: buckets.delete_bucket,
+        Operation.DELETE_OBJECT: objects.delete_object,
+        Operation.DELETE_OBJECTS: batch.delete_objects,
+        Operation.GET_BUCKET_LOCATION: buckets.get_bucket_location,
+        Operation.GET_OBJECT: objects.get_object,
+        Operation.HEAD_BUCKET: buckets.head_bucket,
+        Operation.HEAD_OBJECT: objects.head_object,
+        Operation.LIST_BUCKETS: buckets.list_buckets,
+        Operation.LIST_MULTIPART_UPLOADS: multipart.list_uploads,
+        Operation.LIST_OBJECTS: listing.list_objects,
+        Operation.LIST_OBJECTS_V2: listing.list_objects_v2,
+        Operation.LIST_PARTS: multipart.list_parts,
+        Operation.PUT_OBJECT: objects.put_object,
+        Operation.UPLOAD_PART: multipart.upload_part,
+    }
+)
+
+
+async def operate(operation: Operation, context: OperationContext, request: S3Request) -> S3Response:
+    """Carry out one operation.
+
+    Raises:
+        S3Error: NotImplemented for an operation that the gateway does not do, and whatever the operation refuses.
+        StorageError: What storage could not do.
+    """
+    operator = OPERATIONS.get(operation)
+    if operator is None:
+        raise S3Error(ErrorCode.NOT_IMPLEMENTED, f"{operation} is not implemented.")
+    return await operator(context, request)

@@ -1,0 +1,433 @@
+"""The road of a request: parse, authenticate, authorise, route, operate, respond. `S3Server._answer` is the whole of it.
+
+aiohttp's low-level server gives the head and a stream for the body; everything written to a client goes through
+`gateway/respond.py`. aiohttp expects a response object back from a handler: KEPT and CLOSED say what becomes of the
+connection, and write nothing.
+
+Errors are mapped in `_serve` and nowhere else. An error before the first byte of an answer becomes an S3 error document;
+after it, the connection ends. A body that was not read when its answer is written would be taken for the next request, so
+what is left of it is read and dropped if it is short, and the connection closed if it is long.
+
+A client that goes away ends its GET or HEAD at once, wherever that waits. A write whose body is complete runs to its end:
+whether the client hears the answer does not decide whether the write happens.
+"""
+
+import asyncio
+import logging
+import random
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.web_protocol import RequestHandler
+from msgspec.structs import replace
+
+from gateway.access_log import AccessEntry, AccessLog
+from gateway.body import IncomingBody, Intake
+from gateway.context import XML_TYPE, ObjectStore, OperationContext, S3Response
+from gateway.operations.table import operate
+from gateway.respond import Sender, Wire, head_bytes
+from gateway.s3.auth import Authenticated, Credential, authenticate
+from gateway.s3.dates import http_date
+from gateway.s3.errors import ErrorCode, S3Error, render
+from gateway.s3.failures import to_s3_error
+from gateway.s3.request import ADMIN_BUCKET, Headers, S3Request, parse, read_headers
+from gateway.s3.routes import route
+from gateway.telemetry import RequestStats
+from storage.clock import Clock
+from storage.errors import StorageError
+from storage.stats import OriginTime, origin_time
+from storage.types import KIB, MIB
+from storage.workers import Workers
+
+LINE_BYTES_MAX: Final = 32 * KIB
+"""Request line and each header: a presigned URL with a key of 1024 escaped bytes is 7 kB."""
+
+HEADERS_MAX: Final = 256
+
+READ_BYTES: Final = 64 * KIB
+"""aiohttp buffers twice this much of a body before it stops reading from the connection."""
+
+IDLE_S: Final = 75.0
+"""A connection without a request is closed after this; SDKs keep theirs for up to a minute."""
+
+SKIPPED_BYTES_MAX: Final = 256 * KIB
+"""An unread body up to this size is read and dropped, so that the connection can go on."""
+
+LINGER_BYTES_MAX: Final = 64 * MIB
+LINGER_S: Final = 5.0
+"""So much of a longer one is read before the connection closes: a reset would overtake the answer."""
+
+CLIENT_GONE: Final = 499
+"""Counted and logged as the status of a request whose client left before its answer existed."""
+
+BACKLOG: Final = 1024
+
+HARD_LIMIT_SHARE: Final = 8
+"""Beyond the limit plus one in so many, a connection is not even answered."""
+
+_READING: Final = frozenset({"GET", "HEAD"})
+
+_log = logging.getLogger(__name__)
+
+
+class OwnPaths(Protocol):
+    """What the gateway answers that is not S3: metrics, health, admin verbs; `gateway/admin.py`."""
+
+    def answer_openly(self, request: S3Request) -> S3Response | None:
+        """Answer what needs no signature; None for everything else."""
+        ...
+
+    async def answer(self, request: S3Request) -> S3Response:
+        """Answer an admin verb; the caller has checked the right to it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServerParts:
+    """What the server works with; made once by `gateway/app.py`.
+
+    Attributes:
+        credentials: By access key.
+        domains: Base domains of virtual-host style.
+        random: Request ids are drawn from it.
+    """
+
+    store: ObjectStore
+    own_paths: OwnPaths
+    credentials: Mapping[str, Credential]
+    domains: tuple[str, ...]
+    region: str
+    clock: Clock
+    random: random.Random
+    workers: Workers
+    intake: Intake
+    access_log: AccessLog
+    stats: RequestStats
+    connections_max: int
+    stalled_send_s: float
+
+
+class _Written(web.StreamResponse):
+    """Tells aiohttp that the answer is written, and whether the connection goes on."""
+
+    def __init__(self, *, keep_alive: bool) -> None:
+        super().__init__()
+        self._keep_alive = keep_alive
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:  # noqa: ARG002
+        """Write nothing."""
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Write nothing."""
+
+
+class Listener(web.Server):
+    """aiohttp's server, which also keeps the `Wire` of each connection and bounds their number."""
+
+    def __init__(self, handler: "S3Server", stats: RequestStats, connections_max: int) -> None:
+        super().__init__(
+            handler.handle,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=IDLE_S,
+            lingering_time=0,
+            max_field_size=LINE_BYTES_MAX,
+            max_headers=HEADERS_MAX,
+            max_line_size=LINE_BYTES_MAX,
+            read_bufsize=READ_BYTES,
+        )
+        self._stats: Final = stats
+        self._connections_max: Final = connections_max
+        self._wires: Final[dict[RequestHandler, Wire]] = {}
+
+    def wire(self, protocol: RequestHandler) -> Wire | None:
+        """Give the connection of a request; None once it has ended."""
+        return self._wires.get(protocol)
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        """Take a connection in, or turn it away."""
+        super().connection_made(handler, transport)
+        self._wires[handler] = wire = Wire(transport)
+        self._stats.connections = count = len(self._wires)
+        if count > self._connections_max:
+            wire.is_over_limit = True
+            self._stats.refused_connections += 1
+            if count > self._connections_max + self._connections_max // HARD_LIMIT_SHARE + 1:
+                wire.abort()
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        """Let a connection go."""
+        super().connection_lost(handler, exc)
+        wire = self._wires.pop(handler, None)
+        self._stats.connections = len(self._wires)
+        if wire is not None:
+            wire.lost()
+
+
+class _Exchange:
+    """One request on its way, for the error answer and the log."""
+
+    def __init__(self, raw: web.BaseRequest, wire: Wire, sender: Sender, request_id: str) -> None:
+        self.raw: Final = raw
+        self.wire: Final = wire
+        self.sender: Final = sender
+        self.request_id: Final = request_id
+        self.request: S3Request | None = None
+        self.body: IncomingBody | None = None
+        self.operation = "Unknown"
+        self.status = 0
+        self.code = ""
+        self.cache = ""
+        self.is_cut = False
+        self.will_close = not raw.keep_alive or raw.version < (1, 1)
+
+
+class S3Server:
+    """Answers requests on any number of listening sockets."""
+
+    def __init__(self, parts: ServerParts) -> None:
+        self._parts: Final = parts
+        self._listener: Final = Listener(self, parts.stats, parts.connections_max)
+        self._sockets: Final[list[asyncio.Server]] = []
+        self._is_stopping = False
+        self._kept: Final = _Written(keep_alive=True)
+        self._closed: Final = _Written(keep_alive=False)
+
+    async def listen(self, host: str, port: int, context: ssl.SSLContext | None = None) -> tuple[str, int]:
+        """Accept connections on an address; give it back with the port that was chosen for 0.
+
+        Raises:
+            OSError: The address cannot be had.
+        """
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self._listener, host, port, ssl=context, backlog=BACKLOG)
+        self._sockets.append(server)
+        name = server.sockets[0].getsockname()
+        return name[0], name[1]
+
+    async def stop(self, grace_s: float) -> None:
+        """Accept nothing more, let what runs end within `grace_s`, cut off the rest."""
+        self._is_stopping = True
+        for server in self._sockets:
+            server.close()
+        self._listener.pre_shutdown()
+        await self._listener.shutdown(grace_s)
+
+    async def handle(self, raw: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request and say whether its connection goes on."""
+        parts = self._parts
+        started_s, received_at_s = parts.clock.monotonic_s(), parts.clock.wall_s()
+        wire = self._listener.wire(raw.protocol)
+        if wire is None:
+            return self._closed
+        sender = Sender(
+            wire, raw.writer.drain, parts.workers, parts.clock, stalled_send_s=parts.stalled_send_s
+        )
+        exchange = _Exchange(raw, wire, sender, f"{parts.random.getrandbits(64):016X}")
+        spent = OriginTime()
+        origin_time.set(spent)
+        try:
+            if raw.method in _READING:
+                with wire.watched(_current_task().cancel):
+                    await self._serve(exchange, received_at_s)
+            else:
+                await self._serve(exchange, received_at_s)
+        except BaseException:
+            exchange.is_cut = True
+            raise
+        finally:
+            duration_s = parts.clock.monotonic_s() - started_s
+            self._record(exchange, received_at_s, duration_s, spent.spent_s)
+        return self._closed if exchange.will_close or exchange.is_cut else self._kept
+
+    async def _serve(self, exchange: _Exchange, received_at_s: float) -> None:
+        """Answer, or turn what went wrong into an answer; the only place that maps errors."""
+        try:
+            await self._send(exchange, await self._answer(exchange, received_at_s))
+        except ConnectionError as error:
+            _log.debug("%s: cut: %s", exchange.request_id, error)
+            self._cut(exchange)
+        except Exception as error:  # noqa: BLE001  # the last resort of every request
+            s3_error = self._as_s3_error(error, exchange)
+            if exchange.sender.is_started:
+                _log.warning("%s: cut in the middle: %s", exchange.request_id, s3_error)
+                self._cut(exchange)
+                return
+            await self._send_error(exchange, s3_error)
+
+    async def _answer(self, exchange: _Exchange, received_at_s: float) -> S3Response:
+        parts, raw = self._parts, exchange.raw
+        request = exchange.request = parse(
+            raw.method,
+            raw.raw_path,
+            raw.headers.items(),
+            request_id=exchange.request_id,
+            received_at_s=received_at_s,
+            domains=parts.domains,
+        )
+        body = exchange.body = self._body(raw, request.headers, exchange.wire)
+        if exchange.wire.is_over_limit:
+            exchange.will_close = True
+            raise S3Error(ErrorCode.SLOW_DOWN, "Too many connections.")
+        open_answer = parts.own_paths.answer_openly(request)
+        if open_answer is not None:
+            exchange.operation = "Probe"
+            return open_answer
+        identity = body.identity = authenticate(request, parts.credentials, received_at_s)
+        authorise(identity, request)
+        if request.bucket == ADMIN_BUCKET:
+            exchange.operation = "Admin"
+            return await parts.own_paths.answer(request)
+        operation = route(request)
+        exchange.operation = operation.value
+        return await operate(operation, self._context(identity, body, exchange.wire), request)
+
+    def _context(self, identity: Authenticated, body: IncomingBody, wire: Wire) -> OperationContext:
+        return OperationContext(
+            store=self._parts.store,
+            body=body,
+            clock=self._parts.clock,
+            credential_id=identity.credential.credential_id,
+            is_signed=True,
+            region=self._parts.region,
+            scheme="https" if wire.is_tls else "http",
+        )
+
+    def _body(self, raw: web.BaseRequest, headers: Headers, wire: Wire) -> IncomingBody:
+        expects_continue = (headers.get("expect") or "").lower() == "100-continue"
+        return IncomingBody(
+            raw.content,
+            wire.transport,
+            headers,
+            self._parts.intake,
+            # HTTP/1.0 has no interim answers (RFC 9110 section 10.1.1).
+            expects_continue=expects_continue and raw.version >= (1, 1),
+        )
+
+    def _as_s3_error(self, error: Exception, exchange: _Exchange) -> S3Error:
+        if isinstance(error, S3Error):
+            return error
+        if isinstance(error, StorageError):
+            s3_error = to_s3_error(error)
+            if s3_error.status == 500:
+                _log.error("%s: %s: %s", exchange.request_id, type(error).__name__, error)
+            return s3_error
+        self._parts.stats.failures += 1
+        _log.error("%s: %s failed", exchange.request_id, exchange.operation, exc_info=error)
+        return S3Error(ErrorCode.INTERNAL_ERROR)
+
+    async def _send_error(self, exchange: _Exchange, error: S3Error) -> None:
+        exchange.code = error.code
+        raw = exchange.raw
+        headers = (XML_TYPE, *((name.lower(), value) for name, value in error.headers.items()))
+        document = render(
+            error,
+            resource=raw.raw_path.partition("?")[0],
+            request_id=exchange.request_id,
+            host_id=self._host_id,
+        )
+        has_body = error.status != 304
+        response = S3Response(error.status, headers, document, len(document))
+        if not has_body:
+            response = S3Response(error.status, headers, has_length=False)
+        try:
+            await self._send(exchange, response)
+        except (ConnectionError, ValueError) as failure:
+            _log.debug("%s: cut: %s", exchange.request_id, failure)
+            self._cut(exchange)
+
+    async def _send(self, exchange: _Exchange, response: S3Response) -> None:
+        body = None if response.body is None or isinstance(response.body, bytes) else response.body
+        try:
+            await self._write(exchange, response)
+        finally:
+            if body is not None:
+                await body.close()
+
+    async def _write(self, exchange: _Exchange, response: S3Response) -> None:
+        exchange.status = response.status
+        exchange.cache = next((value for name, value in response.headers if name == "x-cache"), "")
+        if exchange.raw.method == "HEAD" and response.body is not None:
+            length = 0 if response.status >= 400 else response.length
+            response = replace(response, body=None, length=length)
+        if exchange.body is None:
+            # The head could not be parsed; what follows it is skipped all the same.
+            exchange.body = self._body(
+                exchange.raw, read_headers(exchange.raw.headers.items()), exchange.wire
+            )
+        unread = None if exchange.body.is_read else exchange.body
+        if self._is_stopping or (unread is not None and not _is_skippable(unread)):
+            exchange.will_close = True
+        head = head_bytes(
+            response,
+            date=http_date(int(self._parts.clock.wall_s())),
+            request_id=exchange.request_id,
+            host_id=self._host_id,
+            keep_alive=not exchange.will_close,
+        )
+        await exchange.sender.send(head, response)
+        if unread is not None and not unread.is_withheld:
+            await unread.discard(LINGER_BYTES_MAX, LINGER_S)
+            exchange.will_close = exchange.will_close or not unread.is_read
+
+    def _cut(self, exchange: _Exchange) -> None:
+        exchange.is_cut = True
+        exchange.wire.abort()
+
+    @property
+    def _host_id(self) -> str:
+        return self._parts.store.instance_id
+
+    def _record(self, exchange: _Exchange, received_at_s: float, duration_s: float, origin_s: float) -> None:
+        parts, request = self._parts, exchange.request
+        bytes_in = exchange.body.received_bytes if exchange.body is not None else 0
+        bytes_out = exchange.sender.sent_bytes
+        status = exchange.status or CLIENT_GONE
+        parts.stats.count(exchange.operation, status, duration_s)
+        parts.stats.body_bytes["in"] += bytes_in
+        parts.stats.body_bytes["out"] += bytes_out
+        parts.access_log.record(
+            AccessEntry(
+                time=round(received_at_s, 3),
+                request_id=exchange.request_id,
+                remote=exchange.wire.remote,
+                method=exchange.raw.method,
+                operation=exchange.operation,
+                bucket="" if request is None else request.bucket,
+                key="" if request is None else request.key,
+                status=status,
+                code=exchange.code,
+                cache=exchange.cache,
+                bytes_in=bytes_in,
+                bytes_out=bytes_out,
+                origin_s=round(origin_s, 6),
+                duration_s=round(duration_s, 6),
+                is_cut=exchange.is_cut,
+            )
+        )
+
+
+def authorise(identity: Authenticated, request: S3Request) -> None:
+    """Refuse what the key may not do: the gateway's own verbs need the admin right.
+
+    Raises:
+        S3Error: AccessDenied.
+    """
+    if request.bucket == ADMIN_BUCKET and not identity.credential.is_admin:
+        raise S3Error(ErrorCode.ACCESS_DENIED)
+
+
+def _current_task() -> asyncio.Task[object]:
+    task = asyncio.current_task()
+    assert task is not None, "aiohttp runs each request in a task"
+    return task
+
+
+def _is_skippable(body: IncomingBody) -> bool:
+    left_bytes = body.left_bytes
+    return left_bytes is not None and left_bytes <= SKIPPED_BYTES_MAX and not body.is_withheld

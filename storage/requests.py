@@ -1,0 +1,236 @@
+"""What the gateway asks of the storage engine, and what it gets back: values and small ports, no behaviour.
+
+Listings have their own values in `storage/listing.py`, policies in `storage/policy.py`.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import msgspec
+
+from storage.filesystem import File
+from storage.records import ObjectRecord, PartRecord, UploadRecord
+from storage.types import ByteRange, CacheResult, Checksum, ObjectName, WriteMode
+
+
+class Content(Protocol):
+    """A body as it arrives from a client, already free of transfer framing."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole body, known beforehand."""
+        ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body once, in pieces of at most 1 MiB.
+
+        The last piece is yielded only after length, signatures and every declared digest have been checked, so that
+        whoever forwards the pieces never completes a body that was not verified. What fails the check is raised here
+        and passes through storage unchanged.
+        """
+        ...
+
+    def checksums(self) -> tuple[Checksum, ...]:
+        """The checksums to store with the object; complete only after the last piece."""
+        ...
+
+
+class FileSpan(msgspec.Struct, frozen=True, gc=False):
+    """Verified bytes of a pinned local file, to be sent without copying them."""
+
+    file: File
+    offset: int
+    length: int
+
+
+class Body(Protocol):
+    """The bytes of one read, in order. Owned by whoever asked; must be closed, which releases pins and joins."""
+
+    @property
+    def result(self) -> CacheResult:
+        """HIT where all bytes are local, PARTIAL where some are, MISS where none is; known at the start."""
+        ...
+
+    async def next_piece(self) -> bytes | FileSpan | None:
+        """Give the next bytes, None at the end.
+
+        Raises:
+            ObjectChangedError: The origin's object changed; no piece may follow.
+            OriginError: The origin failed before the range was complete.
+            DirtyBytesLostError: Acknowledged bytes could not be read back.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go; idempotent; also the way to give up in the middle."""
+        ...
+
+
+class OpenObject(Protocol):
+    """One version, held so that metadata and bytes are of the same state."""
+
+    @property
+    def record(self) -> ObjectRecord:
+        """The version's metadata."""
+        ...
+
+    @property
+    def result(self) -> CacheResult:
+        """How the metadata was answered: HIT, MISS (asked of the origin), STALE, BYPASS."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """The text of x-cache-reason, "" where the result is plain."""
+        ...
+
+    def read(self, span: ByteRange) -> Body:
+        """Plan the bytes of `span`; synchronous, pins what is local before anything else can run."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what opening holds; a body that was taken lives on by itself. Idempotent."""
+        ...
+
+
+class PutRequest(msgspec.Struct, frozen=True):
+    """One PutObject without its body.
+
+    Attributes:
+        mode: The client's x-forebay-durability, None where the policy decides.
+        origin_reason: Why only the origin can answer this write ("" where nothing forces it).
+        origin_headers: Request headers that a write-through hands to the origin beside the stored ones.
+    """
+
+    name: ObjectName
+    headers: tuple[tuple[str, str], ...] = ()
+    user_metadata: tuple[tuple[str, str], ...] = ()
+    tags: str = ""
+    mode: WriteMode | None = None
+    origin_reason: str = ""
+    origin_headers: tuple[tuple[str, str], ...] = ()
+    credential_id: str = ""
+
+
+class PutResult(msgspec.Struct, frozen=True):
+    """What a PutObject, Complete or copy answers. `headers` are the origin's own to pass on (SSE, version id)."""
+
+    etag: str
+    last_modified_s: int
+    checksums: tuple[Checksum, ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class DeleteResult(msgspec.Struct, frozen=True):
+    """One line of a delete: code "" on success. `headers`: the origin's, such as x-amz-delete-marker."""
+
+    key: str
+    code: str = ""
+    message: str = ""
+    version_id: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class CompletedPart(msgspec.Struct, frozen=True):
+    """One line of a client's Complete."""
+
+    number: int
+    etag: str
+    checksums: tuple[Checksum, ...] = ()
+
+
+class UploadRequest(msgspec.Struct, frozen=True):
+    """One CreateMultipartUpload. `checksum_type` is FULL_OBJECT, COMPOSITE or ""."""
+
+    name: ObjectName
+    headers: tuple[tuple[str, str], ...] = ()
+    user_metadata: tuple[tuple[str, str], ...] = ()
+    tags: str = ""
+    checksum_algorithm: str = ""
+    checksum_type: str = ""
+    mode: WriteMode | None = None
+    origin_reason: str = ""
+    origin_headers: tuple[tuple[str, str], ...] = ()
+    credential_id: str = ""
+
+
+class PartsPage(msgspec.Struct, frozen=True):
+    """One page of ListParts."""
+
+    upload: UploadRecord
+    parts: tuple[PartRecord, ...]
+    is_truncated: bool
+    next_part_marker: int
+
+
+class UploadsPage(msgspec.Struct, frozen=True):
+    """One page of ListMultipartUploads."""
+
+    uploads: tuple[UploadRecord, ...]
+    prefixes: tuple[str, ...]
+    is_truncated: bool
+    next_key_marker: str = ""
+    next_upload_id_marker: str = ""
+
+
+class BucketEntry(msgspec.Struct, frozen=True):
+    """One line of ListBuckets."""
+
+    name: str
+    created_at_s: float
+
+
+class OriginReply(msgspec.Struct, frozen=True):
+    """An answer of the origin passed on as it is: status, end-to-end headers, a small body."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+class PendingLine(msgspec.Struct, frozen=True):
+    """One dirty change in a barrier's or a status' report."""
+
+    sequence: int
+    bucket: str
+    key: str
+    size: int
+    is_tombstone: bool
+    acknowledged_at_s: float
+    attempts: int
+    state: str
+    reason: str
+
+
+class BarrierReport(msgspec.Struct, frozen=True):
+    """How far a flush barrier is: `remaining` changes are not at the origin yet, `blocked` says which cannot and why."""
+
+    barrier_id: int
+    is_reached: bool
+    total: int
+    remaining: int
+    blocked: tuple[PendingLine, ...] = ()
+
+
+class StatusReport(msgspec.Struct, frozen=True):
+    """What `forebay status` shows."""
+
+    instance_id: str
+    epoch: int
+    origin: str
+    cache_used_bytes: int
+    cache_dirty_bytes: int
+    cache_capacity_bytes: int
+    pending_objects: int
+    pending_bytes: int
+    oldest_pending_s: float
+    quarantined: tuple[PendingLine, ...]
+    suspended_buckets: tuple[tuple[str, str], ...]
+    open_uploads: int
+    is_writable: bool
+    failure: str
+    origin_requests: int
+    origin_throttled: int
+    hit_ratio_requests: float
+    hit_ratio_bytes: float
+    is_draining: bool = False

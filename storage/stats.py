@@ -1,0 +1,209 @@
+"""What storage counts: plain numbers that the hot path adds to and the exporter reads when it is scraped.
+
+A counter is an attribute or a small dict, so that counting costs one addition; nothing here knows the exporter. Keys come
+from closed sets (enums, operation names in the code, HTTP statuses), never from a client, so every dict stays small. All of
+it is touched on the event loop only. Levels (`*_bytes`, `*_objects`) are set by their owners, counters only grow.
+
+Pure: time comes in as `now_s`, monotonic.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Final, Protocol
+
+from storage.types import CacheResult
+
+WINDOW_S: Final = 300
+"""The span of `cache_hit_ratio`."""
+
+BUCKET_S: Final = 10
+"""The window moves in steps of this many seconds."""
+
+LATENCY_BOUNDS_S: Final = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
+"""Upper bounds of the latency histograms: from a warm GET (about 0.1 ms) to an origin time-out."""
+
+assert WINDOW_S % BUCKET_S == 0, "a window is whole buckets"
+
+
+class Histogram:
+    """How often a duration fell under each bound.
+
+    Attributes:
+        bounds: Ascending upper bounds, inclusive.
+        counts: One a bound, and one more for what is above all; not cumulative.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...] = LATENCY_BOUNDS_S) -> None:
+        self.bounds: Final = bounds
+        self.counts: Final = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        """How many values were counted."""
+        return sum(self.counts)
+
+
+class RatioWindow:
+    """A share over the last WINDOW_S seconds, in a ring of BUCKET_S buckets."""
+
+    __slots__ = ("_newest", "_part", "_whole")
+
+    def __init__(self) -> None:
+        size = WINDOW_S // BUCKET_S
+        self._part = [0] * size
+        self._whole = [0] * size
+        self._newest = 0
+
+    def add(self, part: int, whole: int, now_s: float) -> None:
+        """Count `whole` things of which `part` had the property."""
+        self._advance(now_s)
+        place = self._newest % len(self._whole)
+        self._part[place] += part
+        self._whole[place] += whole
+
+    def ratio(self, now_s: float) -> float:
+        """Give the share, 0.0 where nothing was counted."""
+        self._advance(now_s)
+        whole = sum(self._whole)
+        return sum(self._part) / whole if whole else 0.0
+
+    def _advance(self, now_s: float) -> None:
+        bucket = int(now_s // BUCKET_S)
+        size = len(self._whole)
+        # Monotonic time does not go back; a caller's slightly older `now_s` counts in the newest bucket.
+        for passed in range(max(self._newest + 1, bucket - size + 1), bucket + 1):
+            self._part[passed % size] = self._whole[passed % size] = 0
+        self._newest = max(self._newest, bucket)
+
+
+class OriginTime:
+    """How long one request of a client waited for the origin; the access log's `origin_s`."""
+
+    __slots__ = ("spent_s",)
+
+    def __init__(self) -> None:
+        self.spent_s = 0.0
+
+
+origin_time: Final[ContextVar[OriginTime | None]] = ContextVar("origin_time", default=None)
+"""The request being served in this context; tasks started from it inherit it. None in background work."""
+
+
+def charge_origin(duration_s: float) -> None:
+    """Charge the time of a call of the origin to the client's request that it was made for, if any."""
+    charged = origin_time.get()
+    if charged is not None:
+        charged.spent_s += duration_s
+
+
+class CallSeconds(Protocol):
+    """How long one kind of call took: so many up to each bound, and in all."""
+
+    counts: list[int]
+    total_s: float
+    count: int
+
+
+class OriginFigures(Protocol):
+    """What is counted of calls of the origin; `storage/origin/counters.py`."""
+
+    bytes_in: int
+    bytes_out: int
+
+    @property
+    def requests(self) -> Mapping[tuple[str, str], int]:
+        """Attempts by (operation, status or kind of failure)."""
+        ...
+
+    @property
+    def seconds(self) -> Mapping[str, CallSeconds]:
+        """Time to the head of the answer, by operation."""
+        ...
+
+
+class LimiterFigures(Protocol):
+    """What the limiter in front of the origin shows; `storage/origin/admission.py`."""
+
+    throttled_total: int
+    refused_total: int
+    wait_s_sum: float
+    wait_count: int
+
+    @property
+    def concurrency_limit(self) -> int:
+        """Calls that may run at once."""
+        ...
+
+    @property
+    def in_flight(self) -> int:
+        """Calls at the origin now."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait now."""
+        ...
+
+
+class Stats:
+    """All counters and levels of one engine.
+
+    Attributes:
+        cache_requests: GETs by result; counted by the gateway, by what `x-cache` said.
+        cache_bytes: Bytes handed to readers, by source `cache` or `origin`.
+        evicted_bytes: Bytes that reclaim dropped, by reason.
+        flushed: Finished flush attempts by result: `done`, `retried`, `quarantined`, `superseded`.
+        oldest_pending_at_s: Wall time of the oldest acknowledgement not yet at the origin; 0 without one.
+        origin: Set by the engine once the origin's client exists.
+        limiter: Likewise.
+    """
+
+    def __init__(self) -> None:
+        # Known labels start at 0: a rate over a series that appears at its first event misses that event.
+        self.cache_requests: Final[Counter[CacheResult]] = Counter(dict.fromkeys(CacheResult, 0))
+        self.cache_bytes: Final[Counter[str]] = Counter(cache=0, origin=0)
+        self.evicted_bytes: Final[Counter[str]] = Counter()
+        self.flushed: Final[Counter[str]] = Counter()
+        self.cache_clean_bytes = 0
+        self.cache_dirty_bytes = 0
+        self.cache_capacity_bytes = 0
+        self.pending_objects = 0
+        self.pending_bytes = 0
+        self.oldest_pending_at_s = 0.0
+        self.quarantined_objects = 0
+        self.origin: OriginFigures | None = None
+        self.limiter: LimiterFigures | None = None
+        self._hit_requests = RatioWindow()
+        self._hit_bytes = RatioWindow()
+
+    def count_request(self, result: CacheResult, now_s: float) -> None:
+        """Count one GET; HIT and STALE were answered without a byte of the origin's."""
+        self.cache_requests[result] += 1
+        is_hit = result is CacheResult.HIT or result is CacheResult.STALE
+        self._hit_requests.add(int(is_hit), 1, now_s)
+
+    def count_bytes(self, *, from_cache: int = 0, from_origin: int = 0, now_s: float) -> None:
+        """Count bytes handed to a reader by where they came from."""
+        self.cache_bytes["cache"] += from_cache
+        self.cache_bytes["origin"] += from_origin
+        self._hit_bytes.add(from_cache, from_cache + from_origin, now_s)
+
+    def hit_ratio_requests(self, now_s: float) -> float:
+        """Give the share of GETs answered without the origin's bytes, over the last WINDOW_S seconds."""
+        return self._hit_requests.ratio(now_s)
+
+    def hit_ratio_bytes(self, now_s: float) -> float:
+        """Give the share of bytes that came from the cache, over the last WINDOW_S seconds."""
+        return self._hit_bytes.ratio(now_s)

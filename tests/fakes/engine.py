@@ -1,0 +1,584 @@
+"""An object store in memory with the engine's API: all of S3 that the gateway needs, no disk, no origin.
+
+Obvious rather than fast. A test arranges with `make_bucket` and `put`, and makes it misbehave:
+
+- `fail`: the next call of that name raises.
+- `script`: the next read gives these pieces; an exception among them is raised in its place.
+- `files`: bodies are given as spans of a real file instead of bytes.
+- `results`: how the next reads say that they were answered.
+- `gates`: the call of that name waits for its event, and says that it arrived.
+"""
+
+# ruff: noqa: ARG002  # a fake takes all that the port gives it
+import asyncio
+import base64
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from gateway.s3.checksums import whole_checksum
+from storage.errors import (
+    BucketNotEmptyError,
+    InvalidPartError,
+    InvalidPartOrderError,
+    NoSuchBucketError,
+    NoSuchKeyError,
+    NoSuchUploadError,
+    OriginRefusedError,
+    PartTooSmallError,
+)
+from storage.listing import ListEntry, ListQuery, ListResult, Position
+from storage.records import (
+    FORMAT,
+    BucketFacts,
+    ObjectRecord,
+    ObjectState,
+    PartRecord,
+    PartSize,
+    UploadRecord,
+    Validated,
+)
+from storage.requests import (
+    BarrierReport,
+    BucketEntry,
+    CompletedPart,
+    Content,
+    DeleteResult,
+    FileSpan,
+    OriginReply,
+    PartsPage,
+    PendingLine,
+    PutRequest,
+    PutResult,
+    StatusReport,
+    UploadRequest,
+    UploadsPage,
+)
+from storage.stats import Stats
+from storage.types import (
+    MIB,
+    ByteRange,
+    CacheResult,
+    Checksum,
+    ChecksumAlgorithm,
+    ChecksumType,
+    ObjectName,
+    RangeSpec,
+)
+
+if TYPE_CHECKING:
+    from storage.filesystem import File
+
+PART_BYTES_MIN = 5 * MIB
+
+HeaderPairs = tuple[tuple[str, str], ...]
+Piece = bytes | FileSpan | Exception
+
+
+@dataclass
+class StoredUpload:
+    record: UploadRecord
+    parts: dict[int, tuple[PartRecord, bytes]] = field(default_factory=dict)
+    result: PutResult | None = None
+
+
+@dataclass
+class Gate:
+    """Holds a call: `reached` once it is there, goes on when `opened` is set."""
+
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class FakeBody:
+    def __init__(self, pieces: list[Piece], result: CacheResult, gate: Gate | None) -> None:
+        self._pieces = pieces
+        self._gate = gate
+        self.result = result
+        self.is_closed = False
+
+    async def next_piece(self) -> bytes | FileSpan | None:
+        assert not self.is_closed
+        if self._gate is not None:
+            self._gate.reached.set()
+            await self._gate.opened.wait()
+        await asyncio.sleep(0)
+        if not self._pieces:
+            return None
+        piece = self._pieces.pop(0)
+        if isinstance(piece, Exception):
+            raise piece
+        return piece
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class FakeOpenObject:
+    def __init__(self, store: "FakeStore", record: ObjectRecord, data: bytes, result: CacheResult) -> None:
+        self._store = store
+        self._data = data
+        self.record = record
+        self.result = result
+        self.reason = "origin does not answer" if result is CacheResult.STALE else ""
+        self.is_closed = False
+
+    def read(self, span: ByteRange) -> FakeBody:
+        pieces = self._store.script.pop(0) if self._store.script else self._store.pieces(self._data, span)
+        body = FakeBody(pieces, self.result, self._store.gates.get("next_piece"))
+        self._store.bodies.append(body)
+        return body
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class FakeStore:
+    def __init__(self, now_s: int = 1_700_000_000) -> None:
+        self.stats = Stats()
+        self.instance_id = "fake-instance"
+        self.now_s = now_s
+        self.fail: dict[str, Exception] = {}
+        self.script: list[list[Piece]] = []
+        self.results: list[CacheResult] = []
+        self.gates: dict[str, Gate] = {}
+        self.files: File | None = None
+        self.piece_bytes = MIB
+        self.calls: list[str] = []
+        self.bodies: list[FakeBody] = []
+        self.opened: list[FakeOpenObject] = []
+        self.put_requests: list[PutRequest] = []
+        self.upload_requests: list[UploadRequest] = []
+        self.copies: list[tuple[ObjectName, ObjectName, HeaderPairs]] = []
+        self.is_writable = True
+        self.barriers: dict[int, BarrierReport] = {}
+        self.lines: tuple[PendingLine, ...] = ()
+        self._buckets: dict[str, dict[str, tuple[ObjectRecord, bytes]]] = {}
+        self._uploads: dict[str, StoredUpload] = {}
+        self._file_offset = 0
+
+    # --- arranging -----------------------------------------------------------------------------------------------------
+
+    def make_bucket(self, bucket: str) -> None:
+        self._buckets.setdefault(bucket, {})
+
+    def put(
+        self, bucket: str, key: str, data: bytes, *, headers: HeaderPairs = (), tags: str = ""
+    ) -> ObjectRecord:
+        self.make_bucket(bucket)
+        request = PutRequest(ObjectName(bucket, key), headers=headers, tags=tags)
+        return self._store(request, data, (), hashlib.md5(data).hexdigest(), ())
+
+    def data(self, bucket: str, key: str) -> bytes | None:
+        found = self._buckets.get(bucket, {}).get(key)
+        return None if found is None else found[1]
+
+    def record(self, bucket: str, key: str) -> ObjectRecord:
+        return self._buckets[bucket][key][0]
+
+    def revise(self, bucket: str, key: str, record: ObjectRecord) -> None:
+        self._buckets[bucket][key] = (record, self._buckets[bucket][key][1])
+
+    def pieces(self, data: bytes, span: ByteRange) -> list[Piece]:
+        wanted = data[span.start : span.stop]
+        if self.files is not None:
+            offset, self._file_offset = self._file_offset, self._file_offset + len(wanted)
+            self.files.pwrite(offset, wanted)
+            return [FileSpan(self.files, offset, len(wanted))]
+        return [wanted[at : at + self.piece_bytes] for at in range(0, len(wanted), self.piece_bytes)]
+
+    # --- objects -------------------------------------------------------------------------------------------------------
+
+    async def open_object(
+        self, name: ObjectName, wanted: RangeSpec | None = None, *, metadata_only: bool = False
+    ) -> FakeOpenObject:
+        await self._called("open_object")
+        found = self._bucket(name.bucket).get(name.key)
+        if found is None:
+            raise NoSuchKeyError(str(name))
+        result = self.results.pop(0) if self.results else CacheResult.HIT
+        opened = FakeOpenObject(self, *found, result)
+        self.opened.append(opened)
+        return opened
+
+    async def put_object(self, request: PutRequest, content: Content) -> PutResult:
+        await self._called("put_object")
+        self._bucket(request.name.bucket)
+        data = await _taken(content)
+        await self._called("put_object_taken")
+        self.put_requests.append(request)
+        record = self._store(request, data, content.checksums(), hashlib.md5(data).hexdigest(), ())
+        return PutResult(record.etag, record.last_modified_s, record.checksums)
+
+    async def delete_object(
+        self,
+        name: ObjectName,
+        *,
+        origin_reason: str = "",
+        origin_headers: HeaderPairs = (),
+        version_id: str = "",
+        credential_id: str = "",
+    ) -> DeleteResult:
+        await self._called("delete_object")
+        self._bucket(name.bucket).pop(name.key, None)
+        return DeleteResult(name.key)
+
+    async def delete_objects(
+        self, bucket: str, keys: Sequence[str], *, credential_id: str = ""
+    ) -> tuple[DeleteResult, ...]:
+        await self._called("delete_objects")
+        for key in keys:
+            self._bucket(bucket).pop(key, None)
+        return tuple(DeleteResult(key) for key in keys)
+
+    async def copy_object(
+        self, source: ObjectName, target: ObjectName, headers: HeaderPairs, credential_id: str = ""
+    ) -> PutResult:
+        await self._called("copy_object")
+        found = self._bucket(source.bucket).get(source.key)
+        if found is None:
+            raise NoSuchKeyError(str(source))
+        self.copies.append((source, target, headers))
+        record = replace(found[0], last_modified_s=self.now_s)
+        self._bucket(target.bucket)[target.key] = (record, found[1])
+        return PutResult(record.etag, record.last_modified_s, record.checksums)
+
+    async def list_objects(self, query: ListQuery) -> ListResult:
+        await self._called("list_objects")
+        keys = sorted(key for key in self._bucket(query.bucket) if key.startswith(query.prefix))
+        names: list[tuple[str, bool]] = []
+        for key in keys:
+            group = query.group_of(key)
+            name = (key, False) if group is None else (group, True)
+            if not query.after.covers(name[0]) and (not names or names[-1] != name):
+                names.append(name)
+        page = names[: query.max_keys]
+        is_truncated = bool(page) and len(names) > len(page)
+        return ListResult(
+            entries=tuple(self._entry(query.bucket, name) for name, is_prefix in page if not is_prefix),
+            prefixes=tuple(name for name, is_prefix in page if is_prefix),
+            is_truncated=is_truncated,
+            next_position=Position(*page[-1]) if is_truncated else None,
+        )
+
+    # --- buckets -------------------------------------------------------------------------------------------------------
+
+    async def list_buckets(self) -> tuple[BucketEntry, ...]:
+        await self._called("list_buckets")
+        return tuple(BucketEntry(name, self.now_s) for name in self._buckets)
+
+    async def create_bucket(self, bucket: str, *, region: str, headers: HeaderPairs = ()) -> OriginReply:
+        await self._called("create_bucket")
+        if bucket in self._buckets:
+            raise OriginRefusedError("it is yours", status=409, code="BucketAlreadyOwnedByYou")
+        self.make_bucket(bucket)
+        return OriginReply(200, (("Location", f"/{bucket}"), ("x-amz-request-id", "OF-THE-ORIGIN")), b"")
+
+    async def delete_bucket(self, bucket: str) -> None:
+        await self._called("delete_bucket")
+        if self._bucket(bucket):
+            raise BucketNotEmptyError(bucket)
+        del self._buckets[bucket]
+
+    async def bucket_facts(self, bucket: str) -> BucketFacts:
+        await self._called("bucket_facts")
+        self._bucket(bucket)
+        return BucketFacts(FORMAT, bucket, exists=True, asked_at_s=self.now_s, region="eu-west-1")
+
+    # --- uploads -------------------------------------------------------------------------------------------------------
+
+    async def create_upload(self, request: UploadRequest) -> tuple[str, HeaderPairs]:
+        await self._called("create_upload")
+        self._bucket(request.name.bucket)
+        self.upload_requests.append(request)
+        upload_id = f"upload-{len(self._uploads) + 1}"
+        record = UploadRecord(
+            format=FORMAT,
+            upload_id=upload_id,
+            bucket=request.name.bucket,
+            key=request.name.key,
+            initiated_s=self.now_s,
+            credential_id=request.credential_id,
+            headers=request.headers,
+            user_metadata=request.user_metadata,
+            tags=request.tags,
+            checksum_algorithm=request.checksum_algorithm,
+            checksum_type=request.checksum_type,
+        )
+        self._uploads[upload_id] = StoredUpload(record)
+        return upload_id, ()
+
+    async def upload_part(
+        self,
+        name: ObjectName,
+        upload_id: str,
+        number: int,
+        content: Content,
+        origin_headers: HeaderPairs = (),
+    ) -> PutResult:
+        await self._called("upload_part")
+        upload = self._open_upload(name, upload_id)
+        data = await _taken(content)
+        part = PartRecord(
+            FORMAT, number, len(data), hashlib.md5(data).hexdigest(), self.now_s, content.checksums()
+        )
+        upload.parts[number] = (part, data)
+        return PutResult(part.etag, part.last_modified_s, part.checksums)
+
+    async def complete_upload(
+        self,
+        name: ObjectName,
+        upload_id: str,
+        parts: Sequence[CompletedPart],
+        *,
+        checksums: tuple[Checksum, ...] = (),
+        size: int | None = None,
+        origin_reason: str = "",
+        origin_headers: HeaderPairs = (),
+    ) -> PutResult:
+        await self._called("complete_upload")
+        upload = self._uploads.get(upload_id)
+        if upload is not None and upload.result is not None:
+            return upload.result
+        upload = self._open_upload(name, upload_id)
+        chosen = self._chosen_parts(upload, parts)
+        etag = hashlib.md5(b"".join(bytes.fromhex(part.etag) for part, _ in chosen)).hexdigest()
+        data = b"".join(data for _, data in chosen)
+        request = PutRequest(name, upload.record.headers, upload.record.user_metadata, upload.record.tags)
+        sizes = tuple(PartSize(p.number, p.size, p.etag, p.checksums) for p, _ in chosen)
+        whole = self._whole_checksums(upload.record, chosen)
+        record = self._store(request, data, whole, f"{etag}-{len(chosen)}", sizes)
+        upload.result = PutResult(record.etag, record.last_modified_s, record.checksums)
+        return upload.result
+
+    async def abort_upload(self, name: ObjectName, upload_id: str) -> None:
+        await self._called("abort_upload")
+        self._open_upload(name, upload_id)
+        del self._uploads[upload_id]
+
+    async def list_parts(
+        self, name: ObjectName, upload_id: str, *, part_marker: int, max_parts: int
+    ) -> PartsPage:
+        await self._called("list_parts")
+        upload = self._open_upload(name, upload_id)
+        parts = [upload.parts[number][0] for number in sorted(upload.parts) if number > part_marker]
+        page = tuple(parts[:max_parts])
+        return PartsPage(upload.record, page, len(parts) > len(page), page[-1].number if page else 0)
+
+    async def list_uploads(
+        self,
+        bucket: str,
+        *,
+        prefix: str,
+        delimiter: str,
+        key_marker: str,
+        upload_id_marker: str,
+        max_uploads: int,
+    ) -> UploadsPage:
+        await self._called("list_uploads")
+        self._bucket(bucket)
+        uploads = sorted(
+            (
+                upload.record
+                for upload in self._uploads.values()
+                if upload.result is None
+                and upload.record.bucket == bucket
+                and upload.record.key.startswith(prefix)
+            ),
+            key=lambda record: (record.key, record.upload_id),
+        )
+        behind = [u for u in uploads if (u.key, u.upload_id) > (key_marker, upload_id_marker or "\U0010ffff")]
+        page = tuple((behind if key_marker else uploads)[:max_uploads])
+        is_truncated = len(behind if key_marker else uploads) > len(page)
+        last = page[-1] if page and is_truncated else None
+        return UploadsPage(page, (), is_truncated, last.key if last else "", last.upload_id if last else "")
+
+    # --- verbs ---------------------------------------------------------------------------------------------------------
+
+    def start_barrier(self, bucket: str, prefix: str) -> BarrierReport:
+        barrier_id = len(self.barriers) + 1
+        self.barriers[barrier_id] = BarrierReport(barrier_id, is_reached=False, total=2, remaining=2)
+        return self.barriers[barrier_id]
+
+    async def wait_barrier(self, barrier_id: int, timeout_s: float) -> BarrierReport:
+        await self._called("wait_barrier")
+        report = self.barriers[barrier_id]
+        left = max(0, report.remaining - 1)
+        self.barriers[barrier_id] = report = replace(report, remaining=left, is_reached=left == 0)
+        return report
+
+    def status(self) -> StatusReport:
+        return StatusReport(
+            instance_id=self.instance_id,
+            epoch=1,
+            origin="http://origin.test",
+            cache_used_bytes=3 * MIB,
+            cache_dirty_bytes=MIB,
+            cache_capacity_bytes=1024 * MIB,
+            pending_objects=2,
+            pending_bytes=MIB,
+            oldest_pending_s=1.5,
+            quarantined=self.lines,
+            suspended_buckets=(),
+            open_uploads=0,
+            is_writable=self.is_writable,
+            failure="" if self.is_writable else "a sync failed",
+            origin_requests=7,
+            origin_throttled=0,
+            hit_ratio_requests=0.5,
+            hit_ratio_bytes=0.25,
+        )
+
+    def pending(self, bucket: str, prefix: str, limit: int) -> tuple[PendingLine, ...]:
+        return self.lines[:limit]
+
+    async def retry_quarantined(self, bucket: str, prefix: str) -> int:
+        await self._called("retry_quarantined")
+        return 3
+
+    async def discard_quarantined(self, bucket: str, key: str) -> int:
+        await self._called("discard_quarantined")
+        return 1
+
+    # --- inside --------------------------------------------------------------------------------------------------------
+
+    async def _called(self, name: str) -> None:
+        self.calls.append(name)
+        gate = self.gates.get(name)
+        if gate is not None:
+            gate.reached.set()
+            await gate.opened.wait()
+        error = self.fail.pop(name, None)
+        if error is not None:
+            raise error
+
+    def _bucket(self, bucket: str) -> dict[str, tuple[ObjectRecord, bytes]]:
+        if bucket not in self._buckets:
+            raise NoSuchBucketError(bucket)
+        return self._buckets[bucket]
+
+    def _store(
+        self,
+        request: PutRequest,
+        data: bytes,
+        checksums: tuple[Checksum, ...],
+        etag: str,
+        parts: tuple[PartSize, ...],
+    ) -> ObjectRecord:
+        record = ObjectRecord(
+            format=FORMAT,
+            version_id=len(self.calls) + 1,
+            size=len(data),
+            etag=etag,
+            last_modified_s=self.now_s,
+            state=ObjectState.DIRTY,
+            origin=None,
+            validated=Validated(),
+            headers=request.headers,
+            user_metadata=request.user_metadata,
+            tags=request.tags,
+            checksums=checksums,
+            parts=parts,
+        )
+        self._bucket(request.name.bucket)[request.name.key] = (record, data)
+        return record
+
+    def _entry(self, bucket: str, key: str) -> ListEntry:
+        record = self._buckets[bucket][key][0]
+        return ListEntry(key, record.size, record.etag, record.last_modified_s)
+
+    def _open_upload(self, name: ObjectName, upload_id: str) -> StoredUpload:
+        self._bucket(name.bucket)
+        upload = self._uploads.get(upload_id)
+        if upload is None or upload.result is not None or upload.record.key != name.key:
+            raise NoSuchUploadError(upload_id)
+        return upload
+
+    def _chosen_parts(
+        self, upload: StoredUpload, parts: Sequence[CompletedPart]
+    ) -> list[tuple[PartRecord, bytes]]:
+        numbers = [part.number for part in parts]
+        if any(later <= earlier for earlier, later in pairwise(numbers)):
+            raise InvalidPartOrderError(str(numbers))
+        chosen = []
+        for part in parts:
+            found = upload.parts.get(part.number)
+            if found is None or found[0].etag != part.etag:
+                raise InvalidPartError(str(part.number))
+            chosen.append(found)
+        if any(part.size < PART_BYTES_MIN for part, _ in chosen[:-1]):
+            raise PartTooSmallError("a part is under 5 MiB")
+        return chosen
+
+    def _whole_checksums(
+        self, upload: UploadRecord, chosen: list[tuple[PartRecord, bytes]]
+    ) -> tuple[Checksum, ...]:
+        if not upload.checksum_algorithm or any(not part.checksums for part, _ in chosen):
+            return ()
+        sums = [(part.checksums[0], part.size) for part, _ in chosen]
+        return (
+            whole_checksum(
+                ChecksumAlgorithm(upload.checksum_algorithm), ChecksumType(upload.checksum_type), sums
+            ),
+        )
+
+
+class FakeContent:
+    """A body that is there already."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        if self._data:
+            yield self._data
+
+    def checksums(self) -> tuple[Checksum, ...]:
+        return (
+            Checksum(
+                ChecksumAlgorithm.SHA256, base64.b64encode(hashlib.sha256(self._data).digest()).decode()
+            ),
+        )
+
+
+async def _taken(content: Content) -> bytes:
+    data = b"".join([piece async for piece in content.chunks()])
+    assert len(data) == content.size, "a content that does not raise is whole"
+    return data
+
+
+class FakeEngine(FakeStore):
+    """The store with the engine's life; says in `calls` what was asked of it, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = asyncio.Event()
+        self.broken = asyncio.Event()
+
+    async def run(self) -> None:
+        self.calls.append("run")
+        closing = asyncio.create_task(self.closed.wait())
+        breaking = asyncio.create_task(self.broken.wait())
+        try:
+            await asyncio.wait({closing, breaking}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            closing.cancel()
+            breaking.cancel()
+        if self.broken.is_set():
+            raise RuntimeError("the background work failed")
+
+    async def drain(self, timeout_s: float) -> BarrierReport:
+        self.calls.append("drain")
+        return BarrierReport(0, is_reached=True, total=0, remaining=0)
+
+    async def close(self) -> None:
+        self.calls.append("close")
+        self.closed.set()

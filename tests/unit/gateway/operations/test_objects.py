@@ -1,0 +1,351 @@
+"""GetObject, HeadObject, PutObject, DeleteObject as boto3 and plain HTTP see them."""
+
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # ships no types
+from msgspec.structs import replace
+
+from storage.errors import ObjectChangedError, OriginThrottledError
+from storage.records import ObjectState, OriginIdentity, PartSize
+from storage.types import CacheResult, WriteMode
+from tests.fakes.gateway import Answer, RunningGateway, in_thread
+
+DATA = b"0123456789"
+
+
+async def ask(
+    gateway: RunningGateway, method: str, target: str, headers: dict[str, str] | None = None
+) -> Answer:
+    """Send one signed request without a body on a connection of its own."""
+    connection = await gateway.connect()
+    await connection.send(gateway.signed(method, target, headers))
+    return await connection.answer(has_body=method != "HEAD")
+
+
+# --- ranges ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(
+    ("header", "status", "content_range", "body"),
+    [
+        ("bytes=0-3", 206, "bytes 0-3/10", b"0123"),
+        ("bytes=4-", 206, "bytes 4-9/10", b"456789"),
+        ("bytes=-2", 206, "bytes 8-9/10", b"89"),
+        ("bytes=-99", 206, "bytes 0-9/10", DATA),
+        ("bytes=8-99", 206, "bytes 8-9/10", b"89"),
+        ("bytes=3-2", 200, None, DATA),
+        ("bytes=0-1,4-5", 200, None, DATA),
+        ("bytes=10-", 416, None, b""),
+        ("bytes=-0", 416, None, b""),
+    ],
+)
+async def test_the_range_is_answered_when_one_is_asked_for(
+    gateway: RunningGateway, method: str, header: str, status: int, content_range: str | None, body: bytes
+) -> None:
+    """B16, B24: GET and HEAD give the same status, range and length; what cannot be satisfied is 416."""
+    gateway.store.put("bucket", "key", DATA)
+
+    answer = await ask(gateway, method, "/bucket/key", {"range": header})
+
+    assert answer.status == status
+    assert answer.headers.get("content-range") == content_range
+    if status == 416:
+        assert method == "HEAD" or b"<Code>InvalidRange</Code>" in answer.body
+    else:
+        assert int(answer.headers["content-length"]) == len(body)
+        assert answer.headers["etag"] == '"781e5e245d69b566979b86e28d23f2c7"'
+        assert answer.headers["last-modified"] == "Tue, 14 Nov 2023 22:13:20 GMT"
+        assert answer.headers["accept-ranges"] == "bytes"
+        assert answer.body == (body if method == "GET" else b"")
+
+
+@pytest.mark.parametrize(("header", "status"), [("bytes=0-", 416), ("bytes=-5", 200), (None, 200)])
+async def test_an_empty_object_is_answered_when_a_range_is_asked_for(
+    gateway: RunningGateway, header: str | None, status: int
+) -> None:
+    """B24: an empty object has no byte 0, and its whole is nothing."""
+    gateway.store.put("bucket", "key", b"")
+
+    answer = await ask(gateway, "GET", "/bucket/key", {} if header is None else {"range": header})
+
+    assert answer.status == status
+    assert status == 416 or answer.headers["content-length"] == "0"
+
+
+# --- conditions -----------------------------------------------------------------------------------------------------------
+
+ETAG = '"781e5e245d69b566979b86e28d23f2c7"'
+DATE = "Tue, 14 Nov 2023 22:13:20 GMT"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"if-match": ETAG}, 200),
+        ({"if-match": '"other"'}, 412),
+        ({"if-none-match": ETAG}, 304),
+        ({"if-none-match": '"other"'}, 200),
+        ({"if-modified-since": DATE}, 304),
+        ({"if-unmodified-since": "Tue, 14 Nov 2023 22:13:19 GMT"}, 412),
+        ({"if-match": ETAG, "if-unmodified-since": "Tue, 14 Nov 2023 22:13:19 GMT"}, 200),
+        ({"if-none-match": ETAG, "range": "bytes=0-1"}, 304),
+        ({"if-match": ETAG, "range": "bytes=0-1"}, 206),
+        ({"if-range": ETAG, "range": "bytes=0-1"}, 206),
+        ({"if-range": '"other"', "range": "bytes=0-1"}, 200),
+    ],
+)
+async def test_the_conditions_decide_when_they_are_sent(
+    gateway: RunningGateway, method: str, headers: dict[str, str], status: int
+) -> None:
+    """B33: conditions come before ranges; a 304 has the ETag, no body and no length."""
+    gateway.store.put("bucket", "key", DATA, headers=(("cache-control", "no-cache"), ("content-type", "a/b")))
+    connection = await gateway.connect()
+
+    await connection.send(gateway.signed(method, "/bucket/key", headers))
+    answer = await connection.answer(has_body=method != "HEAD")
+    await connection.send(gateway.signed("GET", "/bucket/key"))
+    following = await connection.answer()
+
+    assert answer.status == status
+    assert following.body == DATA
+    if status == 304:
+        assert answer.headers["etag"] == ETAG
+        assert answer.headers["cache-control"] == "no-cache"
+        assert "content-length" not in answer.headers
+        assert "content-type" not in answer.headers
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------------
+
+
+async def test_one_part_is_read_when_its_number_is_asked_for(gateway: RunningGateway) -> None:
+    """A read by part number gives the part as it was uploaded, with the count of parts."""
+    record = gateway.store.put("bucket", "key", DATA)
+    parts = (PartSize(1, 4, "a"), PartSize(3, 5, "b"), PartSize(7, 1, "c"))
+    gateway.store.revise("bucket", "key", replace(record, etag="abc-3", parts=parts))
+
+    second = await ask(gateway, "GET", "/bucket/key?partNumber=2")
+    head = await ask(gateway, "HEAD", "/bucket/key?partNumber=3")
+    beyond = await ask(gateway, "GET", "/bucket/key?partNumber=4")
+    both = await ask(gateway, "GET", "/bucket/key?partNumber=2", {"range": "bytes=0-1"})
+
+    assert (second.status, second.body, second.headers["content-range"]) == (206, b"45678", "bytes 4-8/10")
+    assert second.headers["x-amz-mp-parts-count"] == "3"
+    assert (head.status, head.headers["content-length"]) == (206, "1")
+    assert (beyond.status, both.status) == (416, 400)
+    assert b"<Code>InvalidPartNumber</Code>" in beyond.body
+
+
+async def test_part_one_is_the_whole_when_an_object_has_no_parts(gateway: RunningGateway) -> None:
+    """An object put at once has one part, without a count; an object whose parts are unknown is not guessed at."""
+    record = gateway.store.put("bucket", "key", DATA)
+    gateway.store.put("bucket", "filled", DATA)
+    gateway.store.revise("bucket", "filled", replace(record, etag="abc-2"))
+
+    first = await ask(gateway, "GET", "/bucket/key?partNumber=1")
+    second = await ask(gateway, "GET", "/bucket/key?partNumber=2")
+    unknown = await ask(gateway, "GET", "/bucket/filled?partNumber=1")
+
+    assert (first.status, first.body, "x-amz-mp-parts-count" in first.headers) == (206, DATA, False)
+    assert (second.status, unknown.status) == (416, 501)
+
+
+# --- what is answered -----------------------------------------------------------------------------------------------------
+
+
+async def test_metadata_comes_back_when_it_was_stored(gateway: RunningGateway) -> None:
+    """B12: every stored header, user metadata, and the number of tags."""
+    client = gateway.client()
+    stored: dict[str, Any] = {
+        "ContentType": "text/plain",
+        "CacheControl": "max-age=1",
+        "ContentDisposition": "attachment",
+        "ContentEncoding": "gzip",
+        "ContentLanguage": "de",
+        "Metadata": {"one": "1", "zwei": "2"},
+    }
+
+    await in_thread(client.put_object, Bucket="bucket", Key="key", Body=DATA, Tagging="a=1&b=2", **stored)
+    head: dict[str, Any] = await in_thread(client.head_object, Bucket="bucket", Key="key")
+    await in_thread(client.put_object, Bucket="bucket", Key="plain", Body=DATA)
+    plain: dict[str, Any] = await in_thread(client.head_object, Bucket="bucket", Key="plain")
+
+    assert {name: head[name] for name in stored} == stored
+    assert head["ResponseMetadata"]["HTTPHeaders"]["x-amz-tagging-count"] == "2"
+    assert head["ContentLength"] == 10
+    assert plain["ContentType"] == "binary/octet-stream"
+    assert "x-amz-tagging-count" not in plain["ResponseMetadata"]["HTTPHeaders"]
+
+
+async def test_overrides_last_one_answer_when_they_are_signed(gateway: RunningGateway) -> None:
+    """B35: response-* parameters replace headers in that answer only, and cannot bring line breaks in."""
+    gateway.store.put("bucket", "key", DATA, headers=(("content-type", "text/plain"),))
+    connection = await gateway.connect()
+
+    await connection.send(
+        gateway.signed("GET", "/bucket/key?response-content-type=a%2Fb&response-expires=later")
+    )
+    overridden = await connection.answer()
+    await connection.send(gateway.signed("GET", "/bucket/key"))
+    plain = await connection.answer()
+    await connection.send(gateway.signed("GET", "/bucket/key?response-content-type=a%0D%0Ax-evil%3A%201"))
+    broken = await connection.answer()
+
+    assert (overridden.headers["content-type"], overridden.headers["expires"]) == ("a/b", "later")
+    assert (plain.headers["content-type"], "expires" in plain.headers) == ("text/plain", False)
+    assert broken.status == 400
+    assert "x-evil" not in broken.headers
+
+
+async def test_checksums_are_answered_when_they_are_asked_for(gateway: RunningGateway) -> None:
+    """Checksums of the whole object belong to whole answers that want them."""
+    client = gateway.client()
+    await in_thread(client.put_object, Bucket="bucket", Key="key", Body=DATA, ChecksumAlgorithm="CRC32")
+
+    whole = await ask(gateway, "GET", "/bucket/key", {"x-amz-checksum-mode": "ENABLED"})
+    ranged = await ask(
+        gateway, "GET", "/bucket/key", {"x-amz-checksum-mode": "ENABLED", "range": "bytes=0-1"}
+    )
+    silent = await ask(gateway, "GET", "/bucket/key")
+
+    assert whole.headers["x-amz-checksum-crc32"] == "poTHxg=="
+    assert whole.headers["x-amz-checksum-type"] == "FULL_OBJECT"
+    assert "x-amz-checksum-crc32" not in ranged.headers
+    assert "x-amz-checksum-crc32" not in silent.headers
+
+
+async def test_the_origins_version_is_answered_when_it_has_one(gateway: RunningGateway) -> None:
+    """A version id that the origin gave is passed on."""
+    record = gateway.store.put("bucket", "key", DATA)
+    origin = OriginIdentity("key", 0, 10, record.etag, "v7")
+    gateway.store.revise("bucket", "key", replace(record, state=ObjectState.CLEAN, origin=origin))
+
+    answer = await ask(gateway, "HEAD", "/bucket/key")
+
+    assert answer.headers["x-amz-version-id"] == "v7"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
+async def test_versions_are_not_implemented_when_one_is_named(gateway: RunningGateway, method: str) -> None:
+    """The null version is the object; another is never answered with the current one."""
+    gateway.store.put("bucket", "key", DATA)
+
+    other = await ask(gateway, method, "/bucket/key?versionId=abc")
+    null = await ask(gateway, method, "/bucket/key?versionId=null")
+
+    assert other.status == 501
+    assert null.status in {200, 204}
+
+
+async def test_a_read_starts_over_when_the_object_changes_before_its_first_byte(
+    gateway: RunningGateway,
+) -> None:
+    """An overwrite under a GET that has sent nothing is answered with the new version."""
+    gateway.store.put("bucket", "key", DATA)
+    gateway.store.script.append([ObjectChangedError("overwritten")])
+
+    answer = await ask(gateway, "GET", "/bucket/key")
+
+    assert answer.body == DATA
+    assert gateway.store.calls == ["open_object", "open_object"]
+    assert [body.is_closed for body in gateway.store.bodies] == [True, True]
+    assert all(opened.is_closed for opened in gateway.store.opened)
+
+
+async def test_a_read_gives_up_when_the_object_never_stops_changing(gateway: RunningGateway) -> None:
+    """A key that is overwritten all the time is answered with a 503 after some tries."""
+    gateway.store.put("bucket", "key", DATA)
+    gateway.store.script = [[ObjectChangedError("overwritten")] for _ in range(5)]
+
+    answer = await ask(gateway, "GET", "/bucket/key")
+
+    assert answer.status == 503
+    assert len(gateway.store.calls) == 3
+
+
+async def test_reads_are_counted_by_result_when_they_are_answered(gateway: RunningGateway) -> None:
+    """Only GETs that were answered count, by what x-cache said."""
+    gateway.store.put("bucket", "key", DATA)
+    gateway.store.results = [CacheResult.MISS, CacheResult.BYPASS, CacheResult.HIT]
+
+    for _ in range(3):
+        await ask(gateway, "GET", "/bucket/key")
+    await ask(gateway, "HEAD", "/bucket/key")
+    await ask(gateway, "GET", "/bucket/none")
+
+    assert {result.value: n for result, n in gateway.store.stats.cache_requests.items() if n} == {
+        "MISS": 1,
+        "BYPASS": 1,
+        "HIT": 1,
+    }
+
+
+# --- writes ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "mode", "reason"),
+    [
+        ({}, None, ""),
+        ({"x-forebay-durability": "origin"}, WriteMode.THROUGH, ""),
+        ({"x-forebay-durability": "disk"}, WriteMode.BACK, ""),
+        ({"if-none-match": "*"}, None, "conditional"),
+        ({"x-amz-server-side-encryption": "aws:kms"}, None, "encryption"),
+        ({"x-amz-acl": "private"}, None, "acl"),
+        ({"x-amz-from-the-future": "1"}, None, "unknown-header x-amz-from-the-future"),
+    ],
+)
+async def test_the_engine_is_told_when_only_the_origin_can_answer(
+    gateway: RunningGateway, headers: dict[str, str], mode: WriteMode | None, reason: str
+) -> None:
+    """A write carries how it is to be acknowledged, and why only the origin may."""
+    connection = await gateway.connect()
+
+    await connection.send(gateway.signed("PUT", "/bucket/key", {"content-length": "2", **headers}) + b"hi")
+    answer = await connection.answer()
+
+    assert answer.status == 200
+    put = gateway.store.put_requests[0]
+    assert (put.mode, put.origin_reason, put.credential_id) == (mode, reason, "admin-id")
+
+
+async def test_invalid_argument_when_the_durability_is_unknown(gateway: RunningGateway) -> None:
+    """Durability is origin or disk."""
+    connection = await gateway.connect()
+
+    await connection.send(
+        gateway.signed("PUT", "/bucket/key", {"content-length": "0", "x-forebay-durability": "ram"})
+    )
+    answer = await connection.answer()
+
+    assert answer.status == 400
+    assert b"<Code>InvalidArgument</Code>" in answer.body
+
+
+async def test_delete_succeeds_when_there_is_nothing(gateway: RunningGateway) -> None:
+    """A delete answers 204 whether or not there was an object."""
+    gateway.store.put("bucket", "key", DATA)
+
+    first = await ask(gateway, "DELETE", "/bucket/key")
+    second = await ask(gateway, "DELETE", "/bucket/key")
+
+    assert (first.status, second.status) == (204, 204)
+    assert "content-length" not in first.headers
+    assert gateway.store.data("bucket", "key") is None
+
+
+async def test_slow_down_when_the_origin_throttles(gateway: RunningGateway) -> None:
+    """B56: a throttled origin is told as SlowDown, with the time to wait."""
+    gateway.store.fail["open_object"] = OriginThrottledError(
+        "slow", status=503, code="SlowDown", retry_after_s=7
+    )
+    client = gateway.client()
+
+    with pytest.raises(ClientError) as raised:
+        await in_thread(client.get_object, Bucket="bucket", Key="key")
+
+    assert raised.value.response["Error"]["Code"] == "SlowDown"
+    assert raised.value.response["ResponseMetadata"]["HTTPHeaders"]["retry-after"] == "7"

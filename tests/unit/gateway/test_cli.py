@@ -1,0 +1,204 @@
+"""The command line: exit statuses, one-line errors, and what it says of a running gateway."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.cli import execute, pending_line, readable, status_lines
+from storage.requests import BarrierReport, PendingLine
+from tests.fakes.engine import FakeStore
+from tests.fakes.gateway import ACCESS_KEY, SECRET_KEY, RunningGateway, in_thread, pause
+
+LINE = PendingLine(
+    sequence=9,
+    bucket="bucket",
+    key="key",
+    size=2048,
+    is_tombstone=False,
+    acknowledged_at_s=1.0,
+    attempts=3,
+    state="quarantined",
+    reason="403 AccessDenied",
+)
+
+
+async def execute_at(gateway: RunningGateway, *arguments: str) -> int:
+    """Run a command against the gateway, as its admin."""
+    environment = {
+        "FOREBAY_ACCESS_KEY": ACCESS_KEY,
+        "FOREBAY_SECRET_KEY": SECRET_KEY,
+        "FOREBAY_ENDPOINT": f"http://{gateway.host}",
+    }
+    return await in_thread(execute, arguments, environment)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["serve", "--listen", "nowhere"], "listen (--listen): 'nowhere' is wrong; allowed: HOST:PORT"),
+        (["serve"], "origin: not set"),
+        (["status"], "access_key: not set"),
+        (["flush", "bucket"], "access_key: not set"),
+        (["fsck"], "cache_dir: not set"),
+        (["serve", "--config", "/does/not/exist"], "config (/does/not/exist): cannot be read"),
+    ],
+)
+def test_one_line_says_what_is_wrong_when_a_setting_is(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong or missing setting is named in one line, with status 2."""
+    status = execute(arguments, {})
+
+    error = capsys.readouterr().err
+    assert status == 2
+    assert error.startswith(f"forebay: {complaint}")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["unknown"], ["serve", "--unknown"], ["serve", "--secret-key", "x"]]
+)
+def test_the_use_is_refused_when_it_is_wrong(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unknown commands and flags end with status 2 and one line; a secret is no flag."""
+    with pytest.raises(SystemExit) as raised:
+        execute(arguments, {})
+
+    assert raised.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_config_file_is_read_when_it_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Settings come from the file, and a wrong one there is named."""
+    config = tmp_path / "forebay.toml"
+    config.write_text('cache_size = "tiny"\n')
+
+    status = execute(["serve", "--config", str(config)], {})
+
+    assert status == 2
+    assert "cache_size (config file): 'tiny' is wrong" in capsys.readouterr().err
+
+
+async def test_status_is_shown_when_a_gateway_runs(
+    gateway: RunningGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status shows cache, ratio, backlog and what is quarantined."""
+    gateway.store.lines = (LINE,)
+
+    status = await execute_at(gateway, "status")
+
+    shown = capsys.readouterr().out
+    assert status == 0
+    assert "3.0 MiB of 1.0 GiB, 1.0 MiB dirty" in shown
+    assert "50.0% of requests, 25.0% of bytes" in shown
+    assert "quarantined s3://bucket/key (2.0 KiB, 3 attempts): 403 AccessDenied" in shown
+
+
+async def test_flush_waits_when_it_is_told_to(
+    gateway: RunningGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A waiting flush returns 0 once all is at the origin, showing how far it is."""
+    status = await execute_at(gateway, "flush", "s3://bucket/prefix", "--wait")
+
+    assert status == 0
+    assert "2 of 2 flushed" in capsys.readouterr().err
+
+
+async def test_flush_lists_what_is_blocked_when_it_cannot_get_there(
+    gateway: RunningGateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A waiting flush ends with status 1 and the reasons when the rest cannot be flushed."""
+
+    async def blocked(_store: FakeStore, barrier_id: int, timeout_s: float) -> BarrierReport:
+        await pause(min(timeout_s, 0))
+        return BarrierReport(barrier_id, is_reached=False, total=2, remaining=1, blocked=(LINE,))
+
+    monkeypatch.setattr(FakeStore, "wait_barrier", blocked)
+
+    status = await execute_at(gateway, "flush", "s3://bucket", "--wait")
+
+    assert status == 1
+    assert "403 AccessDenied" in capsys.readouterr().out
+
+
+async def test_a_flush_begins_when_nobody_waits(
+    gateway: RunningGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --wait the barrier is begun and named."""
+    status = await execute_at(gateway, "flush", "s3://bucket")
+
+    assert status == 0
+    assert capsys.readouterr().out == "barrier 1: 2 changes to flush\n"
+
+
+async def test_nothing_is_discarded_when_it_is_not_confirmed(
+    gateway: RunningGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What loses bytes asks for --yes, and for one object."""
+    unconfirmed = await execute_at(gateway, "discard", "s3://bucket/key")
+    whole = await execute_at(gateway, "discard", "s3://bucket", "--yes")
+    confirmed = await execute_at(gateway, "discard", "s3://bucket/key", "--yes")
+    retried = await execute_at(gateway, "retry", "s3://bucket/prefix")
+
+    assert (unconfirmed, whole, confirmed, retried) == (2, 2, 0, 0)
+    assert gateway.store.calls == ["discard_quarantined", "retry_quarantined"]
+    assert '{"changed":3}' in capsys.readouterr().out
+
+
+async def test_the_reason_is_shown_when_the_gateway_refuses(
+    gateway: RunningGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A refusal is one line with the gateway's own words, and status 1."""
+    environment = {
+        "FOREBAY_ACCESS_KEY": ACCESS_KEY,
+        "FOREBAY_SECRET_KEY": "wrong",
+        "FOREBAY_ENDPOINT": f"http://{gateway.host}",
+    }
+
+    status = await in_thread(execute, ["status"], environment)
+
+    error = capsys.readouterr().err
+    assert status == 1
+    assert "403 SignatureDoesNotMatch" in error
+    assert error.count("\n") == 1
+
+
+async def test_not_reachable_when_nothing_listens(
+    gateway: RunningGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A gateway that does not run is told in one line."""
+    await gateway.server.stop(0.1)
+
+    status = await execute_at(gateway, "status")
+
+    assert status == 1
+    assert "does not answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB")]
+)
+def test_a_size_is_readable(size: int, text: str) -> None:
+    """Sizes have the unit that fits."""
+    shown = readable(size)
+
+    assert shown == text
+
+
+def test_a_status_says_why_when_writes_are_refused() -> None:
+    """A read-only engine shows its failure first."""
+    store = FakeStore()
+    store.is_writable = False
+
+    lines = status_lines(store.status())
+
+    assert lines[0] == "read-only: a sync failed"
+
+
+def test_a_delete_is_told_from_a_put_when_it_is_pending() -> None:
+    """A tombstone has no size."""
+    line = replace(LINE, is_tombstone=True)
+
+    assert "(delete, 3 attempts)" in pending_line(line)
