@@ -1,0 +1,54 @@
+"""May this cached version be served as it is, must the origin confirm it first, may it cover for a failing origin?
+
+Time is the wall clock, since an age must survive a restart. That clock may jump: an age that comes out negative says
+nothing about how old the version is, so it counts as stale and covers for nothing.
+"""
+
+from enum import Enum, auto
+
+from storage.policy import Freshness, FreshnessMode
+from storage.records import ObjectRecord, ObjectState
+
+
+class Verdict(Enum):
+    """What to do with a cached version before it is served."""
+
+    FRESH = auto()
+    VALIDATE = auto()
+
+
+def judge(record: ObjectRecord, freshness: Freshness, now_s: float, trusted_epoch: int) -> Verdict:
+    """Say whether a version may be served at once or has to be validated with the origin.
+
+    What the gateway acknowledged and the origin does not hold (dirty, quarantined) is the truth and always fresh.
+
+    Args:
+        record: The version.
+        freshness: The rule of its policy.
+        now_s: Wall time.
+        trusted_epoch: Clean versions last validated in an earlier process epoch are validated before their first use:
+            the stop between was unclean, and what was written through just before it may be unknown here.
+    """
+    if record.state is not ObjectState.CLEAN or freshness.mode is FreshnessMode.IMMUTABLE:
+        return Verdict.FRESH
+    if freshness.mode is FreshnessMode.ALWAYS or record.validated.epoch < trusted_epoch:
+        return Verdict.VALIDATE
+    return Verdict.FRESH if 0 <= now_s - record.validated.wall_s < freshness.ttl_s else Verdict.VALIDATE
+
+
+def may_serve_stale(record: ObjectRecord, freshness: Freshness, now_s: float, trusted_epoch: int) -> bool:
+    """Say whether a version may be served while the origin does not answer (RFC 5861 section 4, stale-if-error).
+
+    At most `stale_s` past the ttl; never with ALWAYS; without limit with IMMUTABLE. A version of an untrusted epoch
+    covers for nothing: it may lie before a write of this gateway's own, which every reader has to see.
+    """
+    if record.state is not ObjectState.CLEAN or freshness.mode is FreshnessMode.IMMUTABLE:
+        return True
+    if freshness.mode is FreshnessMode.ALWAYS or record.validated.epoch < trusted_epoch:
+        return False
+    return 0 <= now_s - record.validated.wall_s < freshness.ttl_s + freshness.stale_s
+
+
+def absence_holds(seen_at_s: float, negative_ttl_s: float, now_s: float) -> bool:
+    """Say whether a 404 that the origin gave at `seen_at_s` is still believed."""
+    return 0 <= now_s - seen_at_s < negative_ttl_s

@@ -1,0 +1,148 @@
+"""Has a key been written since I asked the origin about it?
+
+Each key has a generation, and so has each bucket's listing. A counter for every key ever written would grow without bound, so
+the question is turned round: whoever asks the origin holds a `Watch`, and a write marks the watches that are out as overtaken.
+Only outstanding watches take memory.
+
+An answer of the origin (validation, HEAD, 404, fill, listing) is stored only if its watch is still current. A write bumps when
+it starts and when it ends: an answer given between the two may show the state before or after it. All calls are synchronous
+and of the event loop's thread; look at `is_current` in the same step as the decision that rests on it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from storage.types import ObjectName
+
+
+class Watch:
+    """One question to the origin that is outstanding; close it, or use it as a context manager."""
+
+    __slots__ = ("_is_current", "_watchers")
+
+    def __init__(self, watchers: "_Watchers") -> None:
+        self._watchers = watchers
+        self._is_current = True
+        watchers.add(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Watch of {self._watchers.subject}: {'current' if self._is_current else 'overtaken'}>"
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nothing was written since the watch began; once False it stays so."""
+        return self._is_current
+
+    def close(self) -> None:
+        """End the watch; it stays as current as it is. Closing twice is allowed."""
+        self._watchers.discard(self)
+
+    def _overtake(self) -> None:
+        self._is_current = False
+
+
+class Generations:
+    """The outstanding watches of keys and of bucket listings, and the writes that overtake them."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, dict[str, _Watchers]] = {}
+        self._buckets: dict[str, _Watchers] = {}
+
+    def __len__(self) -> int:
+        return sum(len(w) for w in self._all())
+
+    def __repr__(self) -> str:
+        return f"<Generations: {len(self)} watches>"
+
+    def watch(self, name: ObjectName) -> Watch:
+        """Begin to watch a key; call before the origin is asked."""
+        known = self._keys.get(name.bucket, {}).get(name.key)
+        return Watch(known or _Watchers(self, name.bucket, name.key))
+
+    def watch_bucket(self, bucket: str) -> Watch:
+        """Begin to watch a bucket's listing: a write to any of its keys overtakes it."""
+        return Watch(self._buckets.get(bucket) or _Watchers(self, bucket, None))
+
+    def bump(self, name: ObjectName) -> None:
+        """Overtake the watches of a key and of its bucket's listing."""
+        for watchers in (self._keys.get(name.bucket, {}).get(name.key), self._buckets.get(name.bucket)):
+            if watchers is not None:
+                watchers.overtake()
+
+    def bump_bucket(self, bucket: str) -> None:
+        """Overtake all watches in a bucket: it was made, deleted, or changed as a whole."""
+        for watchers in (*self._keys.get(bucket, {}).values(), self._buckets.get(bucket)):
+            if watchers is not None:
+                watchers.overtake()
+
+    @contextmanager
+    def writing(self, name: ObjectName) -> Iterator[None]:
+        """Bump a key when the block begins and when it ends, however it ends."""
+        self.bump(name)
+        try:
+            yield
+        finally:
+            self.bump(name)
+
+    def _all(self) -> Iterator["_Watchers"]:
+        yield from self._buckets.values()
+        for keys in self._keys.values():
+            yield from keys.values()
+
+    def _keep(self, watchers: "_Watchers") -> None:
+        if watchers.key is None:
+            self._buckets[watchers.bucket] = watchers
+        else:
+            self._keys.setdefault(watchers.bucket, {})[watchers.key] = watchers
+
+    def _drop(self, watchers: "_Watchers") -> None:
+        if watchers.key is None:
+            self._buckets.pop(watchers.bucket, None)
+            return
+        keys = self._keys.get(watchers.bucket, {})
+        keys.pop(watchers.key, None)
+        if not keys:
+            self._keys.pop(watchers.bucket, None)
+
+
+class _Watchers:
+    """The current watches of one key or bucket; known to its owner only while there are any."""
+
+    __slots__ = ("_owner", "_watches", "bucket", "key")
+
+    def __init__(self, owner: Generations, bucket: str, key: str | None) -> None:
+        self._owner = owner
+        self._watches: set[Watch] = set()
+        self.bucket = bucket
+        self.key = key
+
+    def __len__(self) -> int:
+        return len(self._watches)
+
+    @property
+    def subject(self) -> str:
+        return f"s3://{self.bucket}/{self.key or ''}"
+
+    def add(self, watch: Watch) -> None:
+        if not self._watches:
+            self._owner._keep(self)  # noqa: SLF001  the two classes are one structure
+        self._watches.add(watch)
+
+    def discard(self, watch: Watch) -> None:
+        if watch in self._watches:
+            self._watches.discard(watch)
+            if not self._watches:
+                self._owner._drop(self)  # noqa: SLF001  the two classes are one structure
+
+    def overtake(self) -> None:
+        for watch in self._watches:
+            watch._overtake()  # noqa: SLF001  only a write may overtake
+        self._watches.clear()
+        self._owner._drop(self)  # noqa: SLF001  the two classes are one structure

@@ -1,0 +1,205 @@
+"""plan and merge_extents against sets of bytes; blocks are shrunk so that the sets stay small."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given, strategies as st
+
+from storage import blocks, types
+from storage.blocks import (
+    CachedSpan,
+    MissingSpan,
+    block_bytes,
+    cut_extent,
+    location_blocks,
+    merge_extents,
+    missing_bytes,
+    plan,
+    split_length,
+)
+from storage.types import BLOCK_BYTES, EXTENT_BYTES_MAX, ByteRange, Extent, Location
+
+BLOCK = 4
+SIZE = 40
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_blocks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "BLOCK_BYTES", BLOCK)
+        patch.setattr(types, "BLOCK_BYTES", BLOCK)
+        yield
+
+
+def extent(start: int, stop: int, segment_id: int = 1) -> Extent:
+    """An extent whose location starts at 1000 + start and has one checksum a block, naming its number."""
+    count = -(-(stop - start) // BLOCK)
+    checksums = b"".join(number.to_bytes(8) for number in range(count))
+    return Extent(start, stop, Location(segment_id, 1000 + start, stop - start, checksums))
+
+
+def bytes_of(extents: tuple[Extent, ...] | list[Extent]) -> set[int]:
+    """All bytes that extents hold."""
+    return {byte for e in extents for byte in range(e.start, e.stop)}
+
+
+@st.composite
+def disjoint_extents(draw: st.DrawFn) -> tuple[Extent, ...]:
+    """Extents at any byte, ascending, that do not overlap."""
+    cuts = sorted(draw(st.sets(st.integers(0, SIZE), max_size=8)))
+    spans = list(pairwise(cuts))
+    kept = draw(st.lists(st.booleans(), min_size=len(spans), max_size=len(spans)))
+    return tuple(extent(a, b) for (a, b), keep in zip(spans, kept, strict=True) if keep)
+
+
+@given(extents=disjoint_extents(), cut=st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)))
+@example(extents=(), cut=(0, SIZE))
+@example(extents=(extent(3, 5), extent(6, 7)), cut=(4, 9))
+def test_plan_covers_the_range_exactly_when_some_of_it_is_cached(
+    extents: tuple[Extent, ...], cut: tuple[int, int]
+) -> None:
+    """Spans are in order without gap; cached ones are cached, missing ones are not; fetches hold no cached byte (B16)."""
+    wanted = ByteRange(min(cut), max(cut))
+    cached = bytes_of(extents)
+
+    spans = plan(wanted, SIZE, extents)
+
+    assert [byte for span in spans for byte in range(span.start, span.stop)] == list(
+        range(wanted.start, wanted.stop)
+    )
+    fetched: list[int] = []
+    for span in spans:
+        assert span.start < span.stop
+        if isinstance(span, CachedSpan):
+            assert span.file_offset == 1000 + span.start
+            (home,) = [e for e in extents if e.location is span.location]
+            assert home.start <= span.start < span.stop <= home.stop
+        else:
+            assert cached.isdisjoint(range(span.fetch_start, span.fetch_stop))
+            assert span.fetch_start <= span.start < span.stop <= span.fetch_stop <= SIZE
+            fetched += range(span.fetch_start, span.fetch_stop)
+            # Outwards to the block, unless something cached, or the version's end, is in between.
+            assert span.fetch_start % BLOCK == 0 or span.fetch_start - 1 in cached
+            assert span.fetch_stop % BLOCK == 0 or span.fetch_stop in cached or span.fetch_stop == SIZE
+            assert span.start - span.fetch_start < BLOCK
+            assert span.fetch_stop - span.stop < BLOCK
+    assert len(fetched) == len(set(fetched))
+    for one, other in pairwise(spans):
+        assert isinstance(one, CachedSpan) or isinstance(other, CachedSpan), "missing neighbours are one span"
+
+
+def test_nothing_is_planned_when_the_range_is_empty() -> None:
+    """An empty range, of an empty object too, needs nothing."""
+    assert plan(ByteRange(0, 0), 0, ()) == ()
+    assert plan(ByteRange(7, 7), SIZE, (extent(4, 8),)) == ()
+
+
+def test_neighbouring_missing_blocks_are_one_fetch_when_nothing_lies_between() -> None:
+    """One ranged GET for all blocks up to what is cached."""
+    spans = plan(ByteRange(5, 30), SIZE, (extent(24, 28),))
+
+    assert spans == (
+        MissingSpan(5, 24, 4, 24),
+        CachedSpan(24, 28, extent(24, 28).location, 0),
+        MissingSpan(28, 30, 28, 32),
+    )
+
+
+def test_span_names_the_blocks_to_check_when_it_begins_within_an_extent() -> None:
+    """Checksum blocks count from the location's own start."""
+    (span,) = plan(ByteRange(12, 14), SIZE, (extent(3, 20),))
+
+    assert isinstance(span, CachedSpan)
+    assert (span.skip, span.file_offset, span.checked_blocks) == (9, 1012, range(2, 3))
+
+
+@st.composite
+def any_extents(draw: st.DrawFn) -> list[Extent]:
+    """Extents that may overlap anything, each in a segment of its own."""
+    spans = draw(st.lists(st.tuples(st.integers(0, SIZE - 1), st.integers(1, 15)), max_size=6))
+    return [extent(a, min(SIZE, a + length), 2 + n) for n, (a, length) in enumerate(spans)]
+
+
+@given(existing=disjoint_extents(), new=any_extents())
+@example(existing=(extent(4, 8),), new=[extent(0, 12, 2)])
+def test_merged_extents_are_disjoint_and_lose_nothing_when_new_ones_overlap(
+    existing: tuple[Extent, ...], new: list[Extent]
+) -> None:
+    """The present ones stay as they are; new bytes are kept by whole blocks of their own; kept and dropped are all there was."""
+    merged, dropped = merge_extents(existing, new)
+
+    assert list(merged) == sorted(merged, key=lambda e: e.start)
+    assert len(bytes_of(merged)) == sum(e.stop - e.start for e in merged), "disjoint"
+    assert set(existing) <= set(merged)
+    for candidate in new:
+        pieces = [e for e in (*merged, *dropped) if e.location.segment_id == candidate.location.segment_id]
+        assert sorted(byte for e in pieces for byte in range(e.start, e.stop)) == list(
+            range(candidate.start, candidate.stop)
+        )
+        for piece in pieces:
+            first = (piece.start - candidate.start) // BLOCK
+            assert (piece.start - candidate.start) % BLOCK == 0
+            assert piece.location.offset == 1000 + piece.start
+            assert piece.location.checksums == b"".join(
+                number.to_bytes(8) for number in range(first, first + -(-(piece.stop - piece.start) // BLOCK))
+            )
+    for lost in dropped:
+        for start in range(lost.start, lost.stop, BLOCK):
+            block = set(range(start, min(start + BLOCK, lost.stop)))
+            others = [e for e in merged if e.location.segment_id != lost.location.segment_id]
+            assert block & bytes_of(others), "a block that would have fitted was dropped"
+
+
+def test_fill_of_a_gap_fits_when_it_was_planned() -> None:
+    """What a plan asked for is never dropped, even where extents begin within blocks."""
+    present = (extent(3, 5), extent(9, 14))
+    fetches = [span for span in plan(ByteRange(0, SIZE), SIZE, present) if isinstance(span, MissingSpan)]
+
+    merged, dropped = merge_extents(present, [extent(s.fetch_start, s.fetch_stop, 2) for s in fetches])
+
+    assert dropped == ()
+    assert missing_bytes(SIZE, merged) == 0
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "expected"),
+    [(0, 4, range(1)), (0, 5, range(2)), (3, 5, range(2)), (4, 8, range(1, 2)), (5, 5, range(0))],
+)
+def test_blocks_cover_a_span_when_counted_from_the_location(start: int, stop: int, expected: range) -> None:
+    """Every block that holds one of the bytes, and no other; none for no bytes."""
+    assert location_blocks(start, stop) == expected
+
+
+def test_last_block_is_short_when_the_location_ends_within_it() -> None:
+    """A block's bytes are in terms of the segment."""
+    location = extent(0, 10).location
+
+    assert block_bytes(location, 0) == ByteRange(1000, 1004)
+    assert block_bytes(location, 2) == ByteRange(1008, 1010)
+
+
+def test_cut_keeps_checksums_when_blocks_are_taken_out() -> None:
+    """A piece has its own place and its own blocks' checksums."""
+    piece = cut_extent(extent(2, 12), 1, 3)
+
+    assert piece == Extent(6, 12, Location(1, 1006, 6, (1).to_bytes(8) + (2).to_bytes(8)))
+
+
+@given(
+    length=st.integers(0, 5 * EXTENT_BYTES_MAX),
+    room=st.integers(0, 2 * EXTENT_BYTES_MAX),
+    segment=st.integers(BLOCK_BYTES, 4 * EXTENT_BYTES_MAX),
+)
+@example(length=EXTENT_BYTES_MAX + 1, room=0, segment=EXTENT_BYTES_MAX)
+def test_pieces_fit_their_segments_when_a_body_is_split(length: int, room: int, segment: int) -> None:
+    """The pieces are the body; none is empty, over the limit, or across a segment's end."""
+    pieces = split_length(length, room, segment)
+
+    assert sum(pieces) == length
+    assert all(0 < piece <= EXTENT_BYTES_MAX for piece in pieces)
+    ends = {room + n * segment for n in range(length // segment + 2)}
+    at = 0
+    for piece in pieces:
+        assert not any(at < end < at + piece for end in ends)
+        at += piece

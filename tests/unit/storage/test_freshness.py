@@ -1,0 +1,87 @@
+"""When a cached version may be served, by state, mode, age and epoch."""
+
+import pytest
+
+from storage.freshness import Verdict, absence_holds, judge, may_serve_stale
+from storage.policy import Freshness, FreshnessMode
+from storage.records import ObjectRecord, ObjectState, Validated
+
+TTL = Freshness(FreshnessMode.TTL, ttl_s=60.0, stale_s=3600.0)
+ALWAYS = Freshness(FreshnessMode.ALWAYS)
+IMMUTABLE = Freshness(FreshnessMode.IMMUTABLE)
+
+
+def record(state: ObjectState = ObjectState.CLEAN, epoch: int = 5) -> ObjectRecord:
+    """A version validated at wall time 1000."""
+    return ObjectRecord(1, 1, 10, "e", 900, state, None, Validated(1000.0, epoch))
+
+
+@pytest.mark.parametrize(
+    ("freshness", "now_s", "expected"),
+    [
+        (TTL, 1000.0, Verdict.FRESH),
+        (TTL, 1059.9, Verdict.FRESH),
+        (TTL, 1060.0, Verdict.VALIDATE),
+        (TTL, 999.9, Verdict.VALIDATE),
+        (Freshness(ttl_s=0.0), 1000.0, Verdict.VALIDATE),
+        (ALWAYS, 1000.0, Verdict.VALIDATE),
+        (IMMUTABLE, 1e9, Verdict.FRESH),
+        (IMMUTABLE, 0.0, Verdict.FRESH),
+    ],
+)
+def test_clean_version_is_fresh_when_younger_than_its_ttl(
+    freshness: Freshness, now_s: float, expected: Verdict
+) -> None:
+    """A negative age, after the clock went back, is stale; immutable is fresh at any age."""
+    assert judge(record(), freshness, now_s, trusted_epoch=5) is expected
+
+
+@pytest.mark.parametrize("state", [ObjectState.DIRTY, ObjectState.QUARANTINED])
+@pytest.mark.parametrize("freshness", [TTL, ALWAYS, IMMUTABLE])
+def test_own_write_is_fresh_when_the_origin_does_not_hold_it(
+    state: ObjectState, freshness: Freshness
+) -> None:
+    """What was acknowledged is the truth, whatever the policy, the clock and the epoch say."""
+    own = record(state, epoch=0)
+
+    assert judge(own, freshness, 0.0, trusted_epoch=9) is Verdict.FRESH
+    assert may_serve_stale(own, freshness, 0.0, trusted_epoch=9)
+
+
+def test_version_of_an_untrusted_epoch_is_validated_when_not_immutable() -> None:
+    """After an unclean stop each clean version is validated before its first use and covers for nothing until then."""
+    old = record(epoch=4)
+
+    assert judge(old, TTL, 1000.0, trusted_epoch=5) is Verdict.VALIDATE
+    assert judge(old, IMMUTABLE, 1000.0, trusted_epoch=5) is Verdict.FRESH
+    assert not may_serve_stale(old, TTL, 1000.0, trusted_epoch=5)
+    assert may_serve_stale(old, IMMUTABLE, 1000.0, trusted_epoch=5)
+
+
+@pytest.mark.parametrize(
+    ("freshness", "now_s", "expected"),
+    [
+        (TTL, 1000.0, True),
+        (TTL, 4659.9, True),
+        (TTL, 4660.0, False),
+        (TTL, 999.9, False),
+        (ALWAYS, 1000.0, False),
+        (IMMUTABLE, 1e9, True),
+    ],
+)
+def test_stale_version_covers_for_the_origin_when_within_its_limit(
+    freshness: Freshness, now_s: float, expected: bool
+) -> None:
+    """At most stale_s past the ttl; always never, immutable without limit."""
+    assert may_serve_stale(record(), freshness, now_s, trusted_epoch=5) is expected
+
+
+@pytest.mark.parametrize(("now_s", "expected"), [(10.0, True), (11.9, True), (12.0, False), (9.9, False)])
+def test_absence_is_believed_when_younger_than_its_ttl(now_s: float, expected: bool) -> None:
+    """A 404 holds for negative_ttl_s, and not at all after the clock went back."""
+    assert absence_holds(10.0, 2.0, now_s) is expected
+
+
+def test_absence_is_never_believed_when_no_ttl_is_set() -> None:
+    """Misses are not cached unless a policy says so."""
+    assert not absence_holds(10.0, 0.0, 10.0)
