@@ -4,6 +4,7 @@ from gateway.context import OperationContext, S3Response, xml_response
 from gateway.operations.arguments import end_to_end, object_name
 from gateway.s3 import documents_out
 from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
+from gateway.s3.passage import copy_headers
 from gateway.s3.request import S3Request, check_key, decode, is_bucket_name
 from storage.types import ObjectName
 
@@ -12,14 +13,10 @@ SOURCE = "x-amz-copy-source"
 
 async def copy_object(context: OperationContext, request: S3Request) -> S3Response:
     """Answer CopyObject; its conditions are the origin's to decide, with the headers passed on."""
-    headers = request.headers
-    source = read_source(headers.get(SOURCE) or "")
-    passed_on = tuple(
-        (name, value)
-        for name, value in headers.pairs
-        if name.startswith(("x-amz-", "content-")) or name in {"cache-control", "expires"}
+    source = read_source(request.headers.get(SOURCE) or "")
+    result = await context.store.copy_object(
+        source, object_name(request), copy_headers(request.headers.combined), context.credential_id
     )
-    result = await context.store.copy_object(source, object_name(request), passed_on, context.credential_id)
     document = documents_out.copy_object_result(result.etag, result.last_modified_s, result.checksums)
     return xml_response(document, end_to_end(result.headers))
 

@@ -93,6 +93,21 @@ def origin_headers(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in headers.items() if _is_forwarded(name))
 
 
+def copy_headers(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Pick the request headers that a copy hands to the origin, which carries it out.
+
+    These are what the target is to have (metadata, tags, storage class, encryption), the directives, and the conditions on
+    source and target. The source itself is named anew by whoever sends the copy, and signing is of this hop.
+    """
+    return tuple(
+        (name, value)
+        for name, value in headers.items()
+        if name in SYSTEM_HEADERS
+        or name in CONDITIONAL_HEADERS
+        or (name.startswith("x-amz-") and name not in _TRANSPORT_HEADERS and name != "x-amz-copy-source")
+    )
+
+
 def with_hoisted(headers: Mapping[str, str], query: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     """Add to a presigned request's headers the x-amz-* that its signer moved into the query, as some SDKs do.
 

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.s3.passage import needs_origin, origin_headers, with_hoisted
+from gateway.s3.passage import copy_headers, needs_origin, origin_headers, with_hoisted
 
 SDK_PUT = {
     "host": "127.0.0.1:9000",
@@ -104,3 +104,30 @@ def test_with_hoisted_gives_the_headers_themselves_when_nothing_was_moved() -> N
     headers = {"host": "h"}
 
     assert with_hoisted(headers, [("prefix", "a")]) is headers
+
+
+def test_copy_headers_leave_out_the_source_and_the_signature() -> None:
+    """A copy hands on what the target is to be and the conditions, and nothing that names the source or signs this hop."""
+    headers = {
+        "host": "gateway",
+        "content-length": "0",
+        "content-type": "text/plain",
+        "x-amz-copy-source": "bucket/key",
+        "x-amz-copy-source-if-match": '"e"',
+        "x-amz-metadata-directive": "REPLACE",
+        "x-amz-meta-color": "red",
+        "x-amz-date": "20261129T000000Z",
+        "x-amz-content-sha256": "UNSIGNED-PAYLOAD",
+        "authorization": "AWS4-HMAC-SHA256 ...",
+        "if-none-match": "*",
+    }
+
+    passed = copy_headers(headers)
+
+    assert passed == (
+        ("content-type", "text/plain"),
+        ("x-amz-copy-source-if-match", '"e"'),
+        ("x-amz-metadata-directive", "REPLACE"),
+        ("x-amz-meta-color", "red"),
+        ("if-none-match", "*"),
+    )
