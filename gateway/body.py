@@ -13,7 +13,7 @@ for each connection what one read of its socket gave.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -23,7 +23,13 @@ from aiohttp.web_protocol import RequestPayloadError
 from msgspec.structs import replace
 
 from gateway.s3.auth import Authenticated, PayloadMode
-from gateway.s3.checksums import BodyDigests, DeclaredDigests, VerifiedDigests, declared_digests
+from gateway.s3.checksums import (
+    CHECKSUM_HEADERS,
+    BodyDigests,
+    DeclaredDigests,
+    VerifiedDigests,
+    declared_digests,
+)
 from gateway.s3.chunked import AwsChunkedDecoder, ChunkedForm
 from gateway.s3.errors import ErrorCode, S3Error
 from gateway.s3.request import Headers
@@ -148,21 +154,27 @@ class IncomingBody:
 
     def content(self) -> "VerifiedContent":
         """Give the body to be streamed, once; see `context.RequestBody`."""
+        return self._content(self._headers.combined)
+
+    def _content(self, declarations: Mapping[str, str]) -> "VerifiedContent":
         form = self._form()
         length = self._headers.get("content-length" if form is None else "x-amz-decoded-content-length")
         size = _size(length)
         if size is None:
             raise S3Error(ErrorCode.MISSING_CONTENT_LENGTH)
-        declared = declared_digests(self._headers.combined)
+        declared = declared_digests(declarations)
         if self.identity is not None:
             # A presigned URL may cover the body too, and its word counts, not that of a header.
             declared = replace(declared, sha256_hex=self.identity.payload_sha256 or None)
         decoder = None if form is None else self._decoder(form, size)
         return VerifiedContent(self, self._intake, size, declared, decoder)
 
-    async def read_small(self, limit: int) -> bytes:
+    async def read_small(self, limit: int, *, checksums_are_of_object: bool = False) -> bytes:
         """Read a document whole; see `context.RequestBody`."""
-        content = self.content()
+        declarations = self._headers.combined
+        if checksums_are_of_object:
+            declarations = {n: value for n, value in declarations.items() if n not in CHECKSUM_HEADERS}
+        content = self._content(declarations)
         if content.size > limit:
             raise S3Error(ErrorCode.MAX_MESSAGE_LENGTH_EXCEEDED)
         return b"".join([piece async for piece in content.chunks()])

@@ -81,8 +81,11 @@ class RequestBody(Protocol):
         """
         ...
 
-    async def read_small(self, limit: int) -> bytes:
+    async def read_small(self, limit: int, *, checksums_are_of_object: bool = False) -> bytes:
         """Read a document of at most `limit` bytes.
+
+        `checksums_are_of_object` says that x-amz-checksum-* headers speak of the object that is made and not of this
+        body, as in CompleteMultipartUpload.
 
         Raises:
             S3Error: MaxMessageLengthExceeded, or what the body was refused for.

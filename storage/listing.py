@@ -293,8 +293,6 @@ class ListingMerger:
         self._grouped.drop(self._at)
         if detail.is_complete:
             self._grouped = detail  # nothing follows, in either view
-        elif not self._grouped.items:
-            self._grouped = _View()  # the position may be far behind its end by now
         return False
 
     def _is_in_undecided_group(self) -> bool:

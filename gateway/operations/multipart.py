@@ -76,7 +76,8 @@ async def upload_part(context: OperationContext, request: S3Request) -> S3Respon
 async def complete_upload(context: OperationContext, request: S3Request) -> S3Response:
     """Answer CompleteMultipartUpload; a repeated one answers as the first did."""
     headers = request.headers.combined
-    parts = parse_complete(await context.body.read_small(DOCUMENT_BYTES_MAX))
+    document = await context.body.read_small(DOCUMENT_BYTES_MAX, checksums_are_of_object=True)
+    parts = parse_complete(document)
     checksum = declared_checksum(headers, of_upload=True)
     result = await context.store.complete_upload(
         object_name(request),
@@ -87,14 +88,14 @@ async def complete_upload(context: OperationContext, request: S3Request) -> S3Re
         origin_reason=needs_origin(headers),
         origin_headers=origin_headers(headers),
     )
-    document = documents_out.complete_upload(
+    answer = documents_out.complete_upload(
         location=resource_url(context, request),
         bucket=request.bucket,
         key=request.key,
         etag=result.etag,
         checksums=result.checksums,
     )
-    return xml_response(document, end_to_end(result.headers))
+    return xml_response(answer, end_to_end(result.headers))
 
 
 async def abort_upload(context: OperationContext, request: S3Request) -> S3Response:

@@ -468,6 +468,44 @@ def test_barrier_waits_for_the_newest_when_the_older_was_never_sent() -> None:
     assert bench.handle(Confirmed(3)) == [BarrierReached(1)]
 
 
+def test_barrier_waits_for_the_one_in_flight_when_it_was_overwritten_before(bench: Bench) -> None:
+    """A change up to the barrier that is still under way counts, though a later one has taken its place."""
+    bench.handle(dirty(1), dirty(2))
+
+    assert bench.handle(BarrierAdded(1, Scope("b"), 1)) == []
+    assert bench.handle(FlushSucceeded(1)) == [send(2), BarrierReached(1)]
+
+
+def test_barrier_is_not_reached_when_an_older_state_got_there(bench: Bench) -> None:
+    """The attempt under way when the barrier came is of an older change than the one it waits for."""
+    bench.handle(dirty(1), dirty(2), BarrierAdded(1, Scope("b"), 2))
+
+    assert bench.handle(FlushSucceeded(1)) == [send(2, is_urgent=True)]
+    assert bench.handle(FlushSucceeded(2), Confirmed(2)) == [Confirm(2), BarrierReached(1)]
+
+
+def test_barrier_is_not_reached_when_an_attempt_may_still_land(bench: Bench) -> None:
+    """A success over which an earlier attempt may land is not yet a state of the origin."""
+    bench.handle(dirty(1), BarrierAdded(1, Scope("b"), 1), failed(1, FailureKind.UNKNOWN_OUTCOME))
+    bench.handle(Tick(), at_s=0.5)
+    bench.handle(dirty(2))
+
+    assert bench.handle(FlushSucceeded(1)) == [send(2, is_urgent=True, needs_followup_head=True)]
+
+
+def test_barrier_over_many_keys_raises_some_at_a_time_when_they_are_held(bench: Bench) -> None:
+    """One event does not stop the loop for a hundred thousand keys: the planner asks to be woken at once for the rest."""
+    bench.handle(*[dirty(n, f"k{n}", held_s=30) for n in range(1, 601)])
+
+    out = bench.handle(BarrierAdded(1, Scope("b"), 600))
+    held = sum(bench.state(f"k{n}") is FlushState.HELD for n in range(1, 601))
+
+    assert WakeAt(0.0) in out
+    assert held == 350
+    bench.handle(Tick(), Tick())
+    assert bench.state("k600") is FlushState.QUEUED
+
+
 def test_barrier_is_blocked_when_only_quarantined_keys_are_left(bench: Bench) -> None:
     """It says what is left and why, once the rest is there."""
     bench.handle(dirty(1), dirty(2, "k2"), BarrierAdded(1, Scope("b"), 2))

@@ -1,5 +1,6 @@
 """The upload operations as boto3 sees them."""
 
+import base64
 import hashlib
 import io
 import random
@@ -153,3 +154,35 @@ async def test_a_file_is_uploaded_when_boto3_splits_it(gateway: RunningGateway) 
     await in_thread(client.download_fileobj, "bucket", "key", target, Config=config)
 
     assert target.getvalue() == data
+
+
+async def test_a_complete_may_declare_the_objects_checksum_when_its_own_body_has_another(
+    gateway: RunningGateway,
+) -> None:
+    """x-amz-checksum-* of a Complete speaks of the object, and is not held against the list of parts it is sent with."""
+    client = gateway.client()
+    upload_id = await created(client, ChecksumAlgorithm="SHA256")
+    part = await in_thread(
+        client.upload_part,
+        Bucket="bucket",
+        Key="key",
+        UploadId=upload_id,
+        PartNumber=1,
+        Body=b"part",
+        ChecksumAlgorithm="SHA256",
+    )
+    of_part = hashlib.sha256(b"part").digest()
+    of_object = base64.b64encode(hashlib.sha256(of_part).digest()).decode() + "-1"
+
+    answer = await in_thread(
+        client.complete_multipart_upload,
+        Bucket="bucket",
+        Key="key",
+        UploadId=upload_id,
+        ChecksumSHA256=of_object,
+        MultipartUpload={
+            "Parts": [{"PartNumber": 1, "ETag": part["ETag"], "ChecksumSHA256": part["ChecksumSHA256"]}]
+        },
+    )
+
+    assert answer["ResponseMetadata"]["HTTPStatusCode"] == 200
