@@ -217,15 +217,6 @@ class Gateway:
             _log.warning("%d changes are not at the origin; the next start goes on", report.remaining)
 
 
-def check_directory(settings: Settings, *, report: Callable[[str], None]) -> bool:
-    """Read the whole cache directory, report what is wrong line by line, and say whether nothing is. Changes nothing.
-
-    Raises:
-        LockedError: A gateway has the directory open.
-    """
-    raise NotImplementedError
-
-
 def _credential(key: ClientKey) -> Credential:
     # Kept with uploads and pending writes, where the key itself does not belong.
     credential_id = hashlib.sha256(key.access_key.encode()).hexdigest()[:16]

@@ -4,6 +4,7 @@ Everything that touches the outside world is made here once: files, index, the o
 """
 
 import random
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,11 @@ from storage.assembly import EngineParts, EngineSettings, EngineWorkers
 from storage.clock import Clock
 from storage.engine import Engine
 from storage.filesystem import PosixFilesystem
+from storage.findings import Report
 from storage.flush_events import FlushSettings
+from storage.fsck import check
 from storage.index import RocksIndex
+from storage.layered_index import RocksCopies
 from storage.layout import INDEX_DIRECTORY
 from storage.origin.admission import Limiter
 from storage.origin.client import OriginClient
@@ -108,6 +112,21 @@ async def _engine_parts(
 
 def _make_directory(path: str) -> None:
     Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def check_directory(
+    settings: Settings, *, verify_clean: bool, progress: Callable[[int, int], None]
+) -> Report:
+    """Read the whole cache directory and report what is wrong with it. Changes nothing.
+
+    Raises:
+        LockedError: A gateway has the directory open.
+        FormatError: A newer program wrote it.
+        DiskFailedError: It cannot be read at all.
+    """
+    root = Path(settings.cache_dir)
+    with RocksCopies(str(root / INDEX_DIRECTORY)) as copies:
+        return check(PosixFilesystem(str(root)), copies, verify_clean=verify_clean, progress=progress)
 
 
 def object_checksums(declared: tuple[Checksum, ...], size: int | None) -> ObjectChecksums:

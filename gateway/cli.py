@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from gateway import app, demo
+from gateway.build import check_directory
 from gateway.client import GatewayClient, GatewayError
 from gateway.setting_rows import TABLE
 from gateway.settings import Settings, SettingsError, load
@@ -65,10 +66,22 @@ def _demo(_parsed: argparse.Namespace, settings: Settings) -> int:
     return DONE
 
 
-def _fsck(_parsed: argparse.Namespace, settings: Settings) -> int:
+def _fsck(parsed: argparse.Namespace, settings: Settings) -> int:
     if not settings.cache_dir:
         raise SettingsError("cache_dir: not set; use --cache-dir or FOREBAY_CACHE_DIR; allowed: a directory")
-    return DONE if app.check_directory(settings, report=_say) else NOT_DONE
+    report = check_directory(settings, verify_clean=parsed.verify_clean, progress=_show_progress)
+    if sys.stderr.isatty():
+        sys.stderr.write("\n")
+    for line in report.lines():
+        _say(line)
+    # Notes are of what a start repairs or drops by itself.
+    return NOT_DONE if report.criticals else DONE
+
+
+def _show_progress(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{readable(done)} of {readable(total)} checked ")
+        sys.stderr.flush()
 
 
 def _status(_parsed: argparse.Namespace, settings: Settings) -> int:
@@ -201,7 +214,8 @@ def _parser() -> argparse.ArgumentParser:
     discard = _add(commands, "discard", _discard, "give up what the origin refused of one object; it is lost")
     discard.add_argument("place", metavar="s3://BUCKET/KEY")
     discard.add_argument("--yes", action="store_true", help="yes, lose it")
-    _add(commands, "fsck", _fsck, "check a cache directory that no gateway has open")
+    fsck = _add(commands, "fsck", _fsck, "check a cache directory that no gateway has open; changes nothing")
+    fsck.add_argument("--verify-clean", action="store_true", help="read what is also at the origin, too")
     return parser
 
 

@@ -16,6 +16,7 @@ Traps of rocksdict 0.3, all tried:
   fine and is wrong.
 - `ReadOptions.set_iterate_lower_bound` sets the *upper* bound. Only the upper one is used here.
 - A family's handle keeps the database open: all must be closed, or the next open finds it locked.
+- A database opened for reading still gets a file of rocksdict's own written beside it.
 - Every failure is a plain Exception; what RocksDB means stands at the beginning of its text.
 """
 
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from rocksdict import (
+    AccessType,
     BlockBasedOptions,
     Cache,
     DbClosedError,
@@ -65,6 +67,8 @@ BLOOM_BITS_A_KEY: Final = 10
 
 INFO_LOG_BYTES_MAX: Final = MIB
 INFO_LOG_FILES_MAX: Final = 2
+
+_WRAPPER_FILE: Final = "rocksdict-config.json"
 
 
 class Index(Protocol):
@@ -141,6 +145,36 @@ class RocksIndex:
         try:
             database = Rdict(
                 path, _options(cache), {family.value: _options(cache, family) for family in Family}
+            )
+        except Exception as error:
+            raise _open_error(path, str(error)) from error
+        return cls(database)
+
+    @classmethod
+    def open_read_only(cls, path: str, links: str) -> "RocksIndex":
+        """Open the database in directory `path` for reading; nothing is written there.
+
+        rocksdict writes a file of its own beside a database even where it only reads. So the database is opened in `links`, an
+        empty directory of the caller's, through symbolic links; the caller removes it after `close`. Errors as open.
+        """
+        try:
+            for file in Path(path).iterdir():
+                link = Path(links) / file.name
+                if file.name == _WRAPPER_FILE:
+                    shutil.copy(file, link)
+                else:
+                    link.symlink_to(file.resolve())
+        except FileNotFoundError as error:
+            raise DamagedError(f"there is no index {path}") from error
+        except OSError as error:
+            raise DiskFailedError(f"index {path} cannot be read: {error}") from error
+        cache = Cache(BLOCK_CACHE_BYTES)
+        try:
+            database = Rdict(
+                links,
+                _options(cache),
+                {family.value: _options(cache, family) for family in Family},
+                access_type=AccessType.read_only(error_if_log_file_exist=False),
             )
         except Exception as error:
             raise _open_error(path, str(error)) from error

@@ -1,0 +1,311 @@
+"""Checking the rows of an index against each other and against the bytes that they name.
+
+One walk a family, a bounded number of rows in memory. What concerns acknowledged bytes is critical, what concerns clean ones a note.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+
+from storage import keys
+from storage.family import Family
+from storage.findings import Report, Severity
+from storage.fsck_places import Places
+from storage.index import Index
+from storage.index_recovery import all_rows
+from storage.records import DirtyEntry, ObjectRecord, ObjectState, ResidentRow, SegmentRow
+from storage.rows import (
+    decode_dirty,
+    decode_extent,
+    decode_object,
+    decode_overlay,
+    decode_part,
+    decode_resident,
+    decode_segment,
+    decode_upload,
+    read_extents,
+)
+from storage.types import Extent, Location
+
+RESIDENT_ROWS: Final = 10_000
+
+
+class RowCheck:
+    """Walks the rows. `advance` is told of the bytes of each extent, once it is done with."""
+
+    def __init__(
+        self,
+        index: Index,
+        places: Places,
+        report: Report,
+        *,
+        verify_clean: bool,
+        advance: Callable[[int], None],
+    ) -> None:
+        self._index = index
+        self._places = places
+        self._report = report
+        self._verify_clean = verify_clean
+        self._advance = advance
+
+    def walk(self) -> None:
+        """Check all families."""
+        self._dirty()
+        self._overlay()
+        self._uploads()
+        self._parts()
+        self._objects()
+        self._segments()
+
+    @contextmanager
+    def _row(self, where: str, severity: Severity) -> Iterator[None]:
+        """Tell of a row that does not decode, and go on with the next."""
+        try:
+            yield
+        except (msgspec.DecodeError, ValueError) as error:
+            self._report.add(severity, where, f"the row cannot be read: {error}")
+
+    # --- the flush queue ---------------------------------------------------------------------------------------------
+
+    def _dirty(self) -> None:
+        for key, value in all_rows(self._index, Family.DIRTY):
+            with self._row(f"dirty row {key.hex()}", Severity.CRITICAL):
+                entry = decode_dirty(value)
+                where = f"s3://{entry.bucket}/{entry.key} (change {entry.sequence})"
+                if keys.dirty_key(entry.sequence) != key:
+                    self._report.critical(where, f"stands under the sequence {keys.split_dirty_key(key)}")
+                self._dirty_entry(where, entry)
+
+    def _dirty_entry(self, where: str, entry: DirtyEntry) -> None:
+        counts = self._report.counts
+        counts.quarantined += bool(entry.quarantine_reason)
+        self._check_overlay(where, entry)
+        record = self._object(entry.bucket, entry.key)
+        if entry.is_tombstone:
+            counts.dirty_deletes += 1
+            if record is not None:
+                self._report.critical(where, "an object row stands under a delete")
+            return
+        counts.dirty_puts += 1
+        if record is None or record.version_id != entry.version_id:
+            self._report.critical(where, "its version is not in the index")
+            return
+        wanted = ObjectState.QUARANTINED if entry.quarantine_reason else ObjectState.DIRTY
+        if record.state is not wanted:
+            self._report.critical(where, f"its version is {record.state.name}, not {wanted.name}")
+        if record.size != entry.size:
+            self._report.critical(where, f"its version has {record.size} bytes, not {entry.size}")
+        counts.dirty_bytes += record.size
+        self._check_whole(where, record.size, read_extents(self._index, record))
+
+    def _check_overlay(self, where: str, entry: DirtyEntry) -> None:
+        value = self._index.get(Family.OVERLAY, keys.object_key(entry.bucket, entry.key))
+        overlay = None if value is None else decode_overlay(value)
+        if overlay is None or overlay.sequence != entry.sequence:
+            shown = "nothing" if overlay is None else f"change {overlay.sequence}"
+            self._report.critical(where, f"listings show {shown} instead")
+        elif (overlay.is_tombstone, overlay.version_id) != (entry.is_tombstone, entry.version_id):
+            self._report.critical(where, "listings show another version of it")
+
+    def _object(self, bucket: str, key: str) -> ObjectRecord | None:
+        value = self._index.get(Family.OBJECTS, keys.object_key(bucket, key))
+        return None if value is None else decode_object(value)
+
+    def _overlay(self) -> None:
+        for key, value in all_rows(self._index, Family.OVERLAY):
+            where = f"{keys.split_object_key(key)}"
+            with self._row(where, Severity.CRITICAL):
+                overlay = decode_overlay(value)
+                if self._index.get(Family.DIRTY, keys.dirty_key(overlay.sequence)) is None:
+                    self._report.critical(
+                        where, f"change {overlay.sequence} is shown, and will never be flushed"
+                    )
+
+    # --- uploads -----------------------------------------------------------------------------------------------------
+
+    def _uploads(self) -> None:
+        for key, value in all_rows(self._index, Family.UPLOADS):
+            with self._row(f"upload {keys.split_upload_key(key)}", Severity.CRITICAL):
+                self._report.counts.open_uploads += not decode_upload(value).completed_at_s
+
+    def _parts(self) -> None:
+        counts = self._report.counts
+        for key, value in all_rows(self._index, Family.PARTS):
+            upload_id, number = keys.split_part_key(key)
+            where = f"part {number} of upload {upload_id}"
+            with self._row(where, Severity.CRITICAL):
+                part = decode_part(value)
+                upload = self._index.get(Family.UPLOADS, keys.upload_key(upload_id))
+                if upload is None or decode_upload(upload).completed_at_s:
+                    self._report.critical(where, "its upload is not open")
+                if part.number != number:
+                    self._report.critical(where, f"the row says {part.number}")
+                counts.parts += 1
+                counts.part_bytes += part.size
+                self._check_whole(where, part.size, part.extents)
+                self._check_residents(where, part.extents, ("", "", 0, upload_id, number), Severity.CRITICAL)
+
+    # --- objects -----------------------------------------------------------------------------------------------------
+
+    def _objects(self) -> None:
+        for key, value in all_rows(self._index, Family.OBJECTS):
+            name = keys.split_object_key(key)
+            with self._row(str(name), Severity.NOTE):
+                record = decode_object(value)
+                extents = read_extents(self._index, record)
+                is_clean = record.state is ObjectState.CLEAN
+                owner = (name.bucket, name.key, record.version_id, "", 0)
+                severity = Severity.NOTE if is_clean else Severity.CRITICAL
+                self._check_residents(str(name), extents, owner, severity)
+                self._check_state(str(name), key, record)
+                if is_clean:
+                    self._clean_object(str(name), record, extents)
+
+    def _check_state(self, where: str, key: bytes, record: ObjectRecord) -> None:
+        value = self._index.get(Family.OVERLAY, key)
+        overlay = None if value is None else decode_overlay(value)
+        if record.state is not ObjectState.CLEAN:
+            if overlay is None or overlay.version_id != record.version_id:
+                self._report.critical(where, f"it is {record.state.name}, and will never be flushed")
+        elif overlay is not None:
+            self._report.critical(where, f"a clean version stands under change {overlay.sequence}")
+
+    def _clean_object(self, where: str, record: ObjectRecord, extents: tuple[Extent, ...]) -> None:
+        counts = self._report.counts
+        counts.clean_objects += 1
+        position = 0
+        for extent in extents:
+            if extent.start < position or extent.stop > record.size:
+                self._report.note(where, f"bytes [{extent.start}, {extent.stop}) are out of place")
+            position = extent.stop
+            counts.clean_bytes += extent.location.length
+            self._check_bytes(where, extent, Severity.NOTE, is_read=self._verify_clean)
+
+    # --- bytes -------------------------------------------------------------------------------------------------------
+
+    def _check_whole(self, where: str, size: int, extents: tuple[Extent, ...]) -> None:
+        """Check that every byte of an acknowledged body is there and right."""
+        position = 0
+        for extent in extents:
+            if extent.start != position:
+                break
+            position = extent.stop
+            self._check_bytes(where, extent, Severity.CRITICAL, is_read=True)
+        if position != size:
+            self._report.critical(where, f"bytes from {position} of {size} are nowhere")
+
+    def _check_bytes(self, where: str, extent: Extent, severity: Severity, *, is_read: bool) -> None:
+        location = extent.location
+        why = self._places.wrong(location) if is_read else self._places.missing(location)
+        if why:
+            self._report.add(severity, where, f"bytes [{extent.start}, {extent.stop}): {why}")
+        elif is_read:
+            self._report.counts.verified_bytes += location.length
+        self._advance(location.length)
+
+    def _check_residents(
+        self,
+        where: str,
+        extents: tuple[Extent, ...],
+        owner: tuple[str, str, int, str, int],
+        severity: Severity,
+    ) -> None:
+        """Check that the way back from each place leads here: else it would be moved or reclaimed without its row."""
+        for extent in extents:
+            place = extent.location
+            value = self._index.get(Family.RESIDENTS, keys.resident_key(place.segment_id, place.offset))
+            found = None if value is None else decode_resident(value)
+            if found is None or (found.start, found.length, *_owner(found)) != (
+                extent.start,
+                place.length,
+                *owner,
+            ):
+                self._report.add(
+                    severity, where, f"segment {place.segment_id:x} does not know it at {place.offset}"
+                )
+
+    # --- segments ----------------------------------------------------------------------------------------------------
+
+    def _segments(self) -> None:
+        rows = {}
+        for key, value in all_rows(self._index, Family.SEGMENTS):
+            with self._row(f"segment {keys.split_segment_key(key):x}", Severity.NOTE):
+                rows[keys.split_segment_key(key)] = decode_segment(value)
+        for segment_id in sorted(rows.keys() | self._resident_segments()):
+            self._segment(segment_id, rows.get(segment_id))
+        self._report.counts.segments = len(self._places.segment_ids)
+        for segment_id in sorted(self._places.segment_ids - rows.keys()):
+            self._report.note(f"segment {segment_id:x}", "no row names it; the next start removes it")
+        for name in self._places.foreign_names:
+            self._report.note(f"segments/{name}", "not a segment")
+
+    def _resident_segments(self) -> set[int]:
+        """Name the segments that have residents, in one look for each."""
+        found: set[int] = set()
+        start = b""
+        while rows := self._index.scan(Family.RESIDENTS, start, None, 1):
+            segment_id, _ = keys.split_resident_key(rows[0][0])
+            found.add(segment_id)
+            start = keys.residents_range(segment_id)[1]
+        return found
+
+    def _segment(self, segment_id: int, row: SegmentRow | None) -> None:
+        """Compare what a segment's row counts with what lives in it, and with its file."""
+        where = f"segment {segment_id:x}"
+        live_bytes, dirty_bytes = self._live_bytes(segment_id)
+        counted = (0, 0) if row is None else (row.live_bytes, row.dirty_bytes)
+        if counted != (live_bytes, dirty_bytes):
+            # Counted short, it would be reclaimed though dirty bytes are in it.
+            severity = Severity.CRITICAL if counted[1] < dirty_bytes else Severity.NOTE
+            what = f"{counted[0]} live and {counted[1]} dirty bytes are counted, there are {live_bytes} and {dirty_bytes}"
+            self._report.add(severity, where, what)
+        if row is not None and self._places.path(segment_id) is None and not live_bytes:
+            self._report.note(where, "has a row and no file")
+
+    def _live_bytes(self, segment_id: int) -> tuple[int, int]:
+        live_bytes = dirty_bytes = 0
+        start, stop = keys.residents_range(segment_id)
+        while rows := self._index.scan(Family.RESIDENTS, start, stop, RESIDENT_ROWS):
+            for key, value in rows:
+                _, offset = keys.split_resident_key(key)
+                with self._row(f"resident of segment {segment_id:x} at {offset}", Severity.NOTE):
+                    resident = decode_resident(value)
+                    is_dirty = self._is_dirty(resident, segment_id, offset)
+                    if is_dirty is None:
+                        self._report.note(f"segment {segment_id:x} at {offset}", "its owner does not name it")
+                        continue
+                    live_bytes += resident.length
+                    dirty_bytes += resident.length * is_dirty
+            start = rows[-1][0] + b"\x00"
+        return live_bytes, dirty_bytes
+
+    def _is_dirty(self, resident: ResidentRow, segment_id: int, offset: int) -> bool | None:
+        """Say whether the owner of a place has it as dirty bytes; None where it does not have it."""
+        if resident.upload_id:
+            value = self._index.get(Family.PARTS, keys.part_key(resident.upload_id, resident.part))
+            extents = () if value is None else decode_part(value).extents
+            return True if _holds(extents, resident.start, segment_id, offset) else None
+        record = self._object(resident.bucket, resident.key)
+        if record is None or record.version_id != resident.version_id:
+            return None
+        extents = record.extents
+        if record.extents_spilled:
+            value = self._index.get(Family.EXTENTS, keys.extents_key(record.version_id, resident.start))
+            extents = () if value is None else (decode_extent(value),)
+        if not _holds(extents, resident.start, segment_id, offset):
+            return None
+        return record.state is not ObjectState.CLEAN
+
+
+def _owner(resident: ResidentRow) -> tuple[str, str, int, str, int]:
+    return (resident.bucket, resident.key, resident.version_id, resident.upload_id, resident.part)
+
+
+def _holds(extents: tuple[Extent, ...], start: int, segment_id: int, offset: int) -> bool:
+    return any(extent.start == start and _is_at(extent.location, segment_id, offset) for extent in extents)
+
+
+def _is_at(location: Location, segment_id: int, offset: int) -> bool:
+    return location.segment_id == segment_id and location.offset == offset
