@@ -7,15 +7,27 @@ out, so that an answer that was lost on its way can be asked for again.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, assert_never
 
-from storage.errors import OverloadedError
-from storage.flush_events import BarrierBlocked, BarrierReached, Scope
+from storage.errors import EngineClosedError, OriginUnavailableError, OverloadedError, QuarantinedError
+from storage.flush_events import (
+    BarrierAdded,
+    BarrierBlocked,
+    BarrierCancelled,
+    BarrierReached,
+    FlushState,
+    Remaining,
+    Scope,
+)
+from storage.types import ObjectName
 
 OPEN_MAX: Final = 64
 """So many barriers of operators are waited for at a time; each holds the names of all keys that it waits for."""
 
 ENDED_MAX: Final = 64
+
+WAIT_S_MAX: Final = 60.0
+"""So long a passed-through operation waits for what must be flushed first; then the origin does not keep up."""
 
 Outcome = BarrierReached | BarrierBlocked
 
@@ -35,77 +47,142 @@ class Barrier:
     done: asyncio.Event = field(default_factory=asyncio.Event)
     outcome: Outcome | None = None
 
-    def end(self, outcome: Outcome) -> None:
-        """Take the planner's word."""
-        self.outcome = outcome
-        if isinstance(outcome, BarrierBlocked):
-            # One that is blocked at its start was never counted.
-            self.total = max(self.total, outcome.count)
-        self.done.set()
 
-
-class Barriers:
-    """The barriers that somebody may ask about.
+class FlushWaits:
+    """All barriers.
 
     Args:
+        post: Tells the planner, which may end a barrier there and then.
         remaining: Counts the keys that a barrier waits for.
+        last_sequence: Gives the newest sequence that may have been acknowledged.
     """
 
-    def __init__(self, remaining: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        post: Callable[[BarrierAdded | BarrierCancelled], None],
+        remaining: Callable[[int], int],
+        last_sequence: Callable[[], int],
+    ) -> None:
+        self._post = post
         self._remaining = remaining
+        self._last_sequence = last_sequence
         self._barriers: dict[int, Barrier] = {}
         self._asked: set[int] = set()
         self._next_id = 1
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._barriers)
 
-    def begin(self, scope: Scope, post: Callable[[Barrier], None], *, is_asked_for: bool) -> Barrier:
-        """Begin a barrier: `post` tells the planner, which may end it there and then.
-
-        Args:
-            scope: What it waits for.
-            post: Tells the planner.
-            is_asked_for: It has an owner elsewhere, who asks for it by its id; else whoever began it calls `drop`.
+    def start(self, scope: Scope) -> Barrier:
+        """Begin to flush all that is acknowledged now in scope, ahead of other flushes, for somebody who asks by its id.
 
         Raises:
-            OverloadedError: Too many are waited for.
+            OverloadedError: Too many barriers are waited for.
         """
-        if is_asked_for:
-            self._make_room()
+        self._make_room()
+        barrier = self.begin(scope)
+        self._asked.add(barrier.barrier_id)
+        return barrier
+
+    def begin(self, scope: Scope) -> Barrier:
+        """Begin as `start` does, without a bound, for whoever ends it by `drop` or keeps it to the end."""
         barrier = Barrier(self._next_id, scope)
         self._next_id += 1
         self._barriers[barrier.barrier_id] = barrier
-        if is_asked_for:
-            self._asked.add(barrier.barrier_id)
-        post(barrier)
+        self._post(BarrierAdded(barrier.barrier_id, scope, self._last_sequence()))
         barrier.total = max(barrier.total, self._remaining(barrier.barrier_id))
         return barrier
 
     def find(self, barrier_id: int) -> Barrier | None:
-        """Give a barrier by its id."""
+        """Give a barrier that was begun, or ended lately."""
         return self._barriers.get(barrier_id)
 
     def end(self, outcome: Outcome) -> None:
         """Take the planner's word on a barrier; one that was dropped is ignored."""
         barrier = self._barriers.get(outcome.barrier_id)
-        if barrier is not None:
-            barrier.end(outcome)
+        if barrier is None:
+            return
+        barrier.outcome = outcome
+        if isinstance(outcome, BarrierBlocked):
+            # One that is blocked at its start was never counted.
+            barrier.total = max(barrier.total, outcome.count)
+        barrier.done.set()
 
-    def drop(self, barrier: Barrier) -> bool:
-        """Forget a barrier; whether the planner still waits for it."""
+    def drop(self, barrier: Barrier) -> None:
+        """Forget a barrier; nobody waits for it."""
         self._asked.discard(barrier.barrier_id)
-        return self._barriers.pop(barrier.barrier_id, None) is not None and barrier.outcome is None
+        known = self._barriers.pop(barrier.barrier_id, None)
+        if known is not None and known.outcome is None:
+            self._post(BarrierCancelled(barrier.barrier_id))
 
     def close(self) -> None:
-        """Let all who wait go, without an outcome."""
+        """Let all who wait go, without an outcome, and refuse whoever comes."""
+        self._is_closed = True
         for barrier in self._barriers.values():
             barrier.done.set()
 
+    async def flush_key(self, name: ObjectName) -> None:
+        """Send the key's newest change now; return when it is at the origin and confirmed, or quarantined.
+
+        Raises:
+            OriginUnavailableError: The origin does not take it, in time or at all; it stays dirty.
+            EngineClosedError: The engine stopped first.
+        """
+        blocked = await self._flush(Scope(name.bucket, name.key, is_one_key=True))
+        if blocked and blocked[0].state is not FlushState.QUARANTINED:
+            raise _suspended_error(blocked[0])
+
+    async def flush_bucket(self, bucket: str) -> None:
+        """Send all that is dirty in a bucket; errors as `flush_key`, and QuarantinedError where something is refused."""
+        blocked = await self._flush(Scope(bucket))
+        for one in blocked:
+            if one.state is FlushState.QUARANTINED:
+                raise QuarantinedError(f"{one.name} holds a change that the origin refused: {one.reason}")
+        if blocked:
+            raise _suspended_error(blocked[0])
+
+    async def _flush(self, scope: Scope) -> tuple[Remaining, ...]:
+        """Flush and give what cannot be; nothing where all is at the origin."""
+        if self._is_closed:
+            raise _closed_error()
+        barrier = self.begin(scope)
+        try:
+            async with asyncio.timeout(WAIT_S_MAX):
+                await barrier.done.wait()
+        except TimeoutError as error:
+            raise OriginUnavailableError(
+                "the origin does not take what must be flushed first", status=0, code="Timeout"
+            ) from error
+        finally:
+            self.drop(barrier)
+        match barrier.outcome:
+            case BarrierReached():
+                return ()
+            case BarrierBlocked(remaining=remaining):
+                return remaining
+            case None:
+                raise _closed_error()
+            case _:
+                assert_never(barrier.outcome)
+
     def _make_room(self) -> None:
+        """Forget the oldest barriers that are over, beyond a bound; refuse where too many are not."""
         asked = [self._barriers[barrier_id] for barrier_id in sorted(self._asked)]
         ended = [barrier for barrier in asked if barrier.done.is_set()]
         for barrier in ended[: max(0, len(ended) - ENDED_MAX)]:
             self.drop(barrier)
         if len(asked) - len(ended) >= OPEN_MAX:
             raise OverloadedError(f"{OPEN_MAX} barriers are waited for already", retry_after_s=5.0)
+
+
+def _suspended_error(one: Remaining) -> OriginUnavailableError:
+    return OriginUnavailableError(
+        f"{one.name} must be flushed first, and the bucket does not take it: {one.reason}",
+        status=0,
+        code="Suspended",
+    )
+
+
+def _closed_error() -> EngineClosedError:
+    return EngineClosedError("the gateway is stopping", retry_after_s=5.0)

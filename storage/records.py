@@ -173,7 +173,8 @@ class PartRecord(msgspec.Struct, frozen=True, array_like=True):
 class SegmentRow(msgspec.Struct, frozen=True, array_like=True):
     """What is known of one segment or journal file. `place` names the disk, "" the only one.
 
-    `live_bytes` counts what rows refer to; `dirty_bytes` the part of it that must not be reclaimed.
+    `stream` is that of the first bytes that were counted, a journal file's DIRTY. `live_bytes` counts what rows refer to;
+    `dirty_bytes` the part of it that must not be reclaimed.
     """
 
     format: int

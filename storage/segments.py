@@ -189,6 +189,16 @@ class SegmentStore:
         with self._lock:
             return self._space.room_bytes(self._open_tails_bytes())
 
+    @property
+    def disk_room_bytes(self) -> int:
+        """Bytes that the disk has above its reserve, as far as is known; what rides in the journal may take no more."""
+        return self._space.disk_room_bytes
+
+    @property
+    def segment_bytes(self) -> int:
+        """How large a segment gets."""
+        return self._limits.segment_bytes
+
     def reserve(self, length: int, stream: Stream) -> tuple[Reservation, ...]:
         """Give a body of `length` bytes its ranges, in the order of the body, and hold them until `settle`.
 

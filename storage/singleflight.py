@@ -30,6 +30,10 @@ class SingleFlight(Generic[K, T]):
         """Count the flights that somebody waits for."""
         return len(self._flights)
 
+    def __contains__(self, key: K) -> bool:
+        """Whether there is a flight of `key` that a call would join."""
+        return key in self._flights
+
     def __repr__(self) -> str:
         waiters = sum(flight.waiters for flight in self._flights.values())
         return f"<SingleFlight: {len(self._flights)} flights, {waiters} waiters>"
@@ -50,6 +54,10 @@ class SingleFlight(Generic[K, T]):
         if flight is None:
             flight = self._flights[key] = _Flight(self._start(key, work))
         return await self._wait(key, flight)
+
+    def seal(self, key: K) -> None:
+        """Let nobody else join the flight of `key`: who calls from here on starts anew, who joined gets its result."""
+        self._flights.pop(key, None)
 
     async def close(self) -> None:
         """Refuse new calls, cancel all work, and return when the last task has ended; who waits gets OverloadedError."""

@@ -58,6 +58,8 @@ from storage.types import ByteRange, ObjectName, Priority, RangeSpec
 SINGLE_DELETES_MAX: Final = 16
 """Deletes in flight of one batch where the origin knows no batches."""
 
+_MAY_LAND: Final = "an earlier attempt may still land"
+
 _CHECKSUM_MODE: Final = ("x-amz-checksum-mode", "ENABLED")
 
 
@@ -187,11 +189,23 @@ class OriginClient(MultipartClient):
         return await self._caller.run(call, written)
 
     async def delete_object(
-        self, name: ObjectName, *, headers: Headers = (), priority: Priority = Priority.FOREGROUND
+        self,
+        name: ObjectName,
+        *,
+        headers: Headers = (),
+        version_id: str = "",
+        priority: Priority = Priority.FOREGROUND,
     ) -> WriteAnswer:
-        """Delete an object; success also where there was none."""
+        """Delete an object, or one of its versions; success also where there was none."""
         call = Call(
-            "DeleteObject", "DELETE", name.bucket, name.key, headers=headers, priority=priority, is_read=False
+            "DeleteObject",
+            "DELETE",
+            name.bucket,
+            name.key,
+            query=(("versionId", version_id),) if version_id else (),
+            headers=headers,
+            priority=priority,
+            is_read=False,
         )
         return await self._caller.run(call, written_without_etag)
 
@@ -352,13 +366,14 @@ class OriginClient(MultipartClient):
 
         async def delete(key: str) -> None:
             try:
-                await self.delete_object(ObjectName(bucket, key), priority=priority)
+                answer = await self.delete_object(ObjectName(bucket, key), priority=priority)
             except OriginError as error:
                 told[key] = DeleteResult(key, error.code, str(error))
             except StorageError as error:
                 told[key] = DeleteResult(key, type(error).__name__.removesuffix("Error"), str(error))
             else:
-                told[key] = DeleteResult(key)
+                is_known = not answer.is_earlier_unknown
+                told[key] = DeleteResult(key) if is_known else DeleteResult(key, "Connection", _MAY_LAND)
 
         for start in range(0, len(keys), SINGLE_DELETES_MAX):
             async with asyncio.TaskGroup() as group:

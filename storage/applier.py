@@ -1,0 +1,174 @@
+"""The one writer of the index: applies journal groups and changes to clean rows, one batch after the other.
+
+A worker thread of its own does the reading and writing of each batch, so batches are totally ordered and what one read is
+still true when it writes. Only journal groups move `applied_sequence`, and they move it in order, in the same atomic batch as
+their rows. Effects reach the event loop before the caller's await returns, so what is acknowledged is also known.
+
+Failures. A group whose rows cannot be written, after its journal sync, is an unknown outcome like a failed sync. So is a
+change to clean rows: were it left out, an old version might go on being served after a newer one was passed through. In
+either case the applier refuses all further work and says so once.
+
+A change whose caller is cancelled is carried out all the same, and the event loop hears of it.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from storage.errors import EngineClosedError, StorageError, UnknownOutcomeError
+from storage.family import Family, IndexWrite
+from storage.mutations import apply
+from storage.records import Mutation
+from storage.rows import APPLIED_SEQUENCE, Effects, Rows, RowSource
+from storage.workers import Workers
+
+T = TypeVar("T")
+
+Sequenced = tuple[int, Mutation]
+
+
+class RowStore(RowSource, Protocol):
+    """What the applier needs of an index beside reading."""
+
+    def write(self, batch: Sequence[IndexWrite]) -> None:
+        """Write a batch, whole or not at all; not synced."""
+        ...
+
+    def checkpoint(self) -> None:
+        """Make all written batches durable."""
+        ...
+
+
+def write_group(store: RowStore, group: Sequence[Sequenced]) -> Effects:
+    """Apply journaled mutations and note how far the journal is applied, in one batch. Blocks."""
+    rows = Rows(store)
+    for sequence, mutation in group:
+        apply(rows, sequence, mutation)
+    rows.put(Family.META, APPLIED_SEQUENCE, group[-1][0].to_bytes(8))
+    store.write(rows.batch())
+    return rows.effects
+
+
+def write_change(store: RowStore, change: Callable[[Rows], T]) -> tuple[T, Effects]:
+    """Carry out a change that no journal holds, in one batch. Blocks.
+
+    Raises:
+        DamagedError, DiskFailedError: A row could not be read. Nothing was written.
+        UnknownOutcomeError: The batch could not be written; whether it shows after a restart is unknown.
+    """
+    rows = Rows(store)
+    result = change(rows)
+    batch = rows.batch()
+    if batch:
+        try:
+            store.write(batch)
+        except (StorageError, OSError) as error:
+            raise UnknownOutcomeError(f"index write failed: {error}") from error
+    return result, rows.effects
+
+
+class Applier:
+    """Feeds the writer thread; `workers` must have exactly one thread.
+
+    Args:
+        tell: Takes over what each batch changed; called in the event loop, in the order of the batches.
+        on_failure: Told once, why nothing is written any more.
+
+    Attributes:
+        failure: Why nothing is written any more; "" while all is well.
+        applied_sequence: All journaled mutations up to here are in the index.
+        durable_sequence: And up to here they would survive a power cut without the journal.
+    """
+
+    def __init__(
+        self,
+        store: RowStore,
+        workers: Workers,
+        tell: Callable[[Effects], None],
+        *,
+        on_failure: Callable[[str], None] = lambda _failure: None,
+    ) -> None:
+        self._store = store
+        self._workers = workers
+        self._tell = tell
+        self._on_failure = on_failure
+        self._changes: set[asyncio.Task[object]] = set()
+        self._are_changes_ended = False
+        self.failure = ""
+        self.applied_sequence = 0
+        self.durable_sequence = 0
+
+    async def apply_group(self, group: Sequence[Sequenced]) -> None:
+        """Apply a group whose journal record is synced; visible on return.
+
+        Raises:
+            UnknownOutcomeError: The rows could not be written; the journal holds the truth, a restart applies it.
+        """
+        self._refuse_after_failure()
+        assert group[0][0] > self.applied_sequence, f"group {group[0][0]} after {self.applied_sequence}"
+        try:
+            effects = await self._workers.run(write_group, self._store, group)
+        except (StorageError, OSError) as error:
+            raise self._fail(f"index write failed: {error}") from error
+        self.applied_sequence = group[-1][0]
+        self._tell(effects)
+
+    async def change(self, change: Callable[[Rows], T]) -> T:
+        """Carry out a change to clean rows; what it returns tells whether the rows were still as planned.
+
+        Raises:
+            EngineClosedError: `end_changes` was called. Nothing was written.
+            DamagedError, DiskFailedError: A row could not be read. Nothing was written.
+            UnknownOutcomeError: The change could not be written, now or by an earlier failure.
+        """
+        self.check_open()
+        self._refuse_after_failure()
+        # A task of its own, so that a caller that goes away does not keep the effects from the event loop.
+        task = asyncio.get_running_loop().create_task(self._change(change), name="index-change")
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return await asyncio.shield(task)
+
+    async def _change(self, change: Callable[[Rows], T]) -> T:
+        try:
+            result, effects = await self._workers.run(write_change, self._store, change)
+        except UnknownOutcomeError as error:
+            raise self._fail(str(error)) from error
+        self._tell(effects)
+        return result
+
+    async def checkpoint(self) -> int:
+        """Make what is applied durable in the index; give the sequence that covers.
+
+        Raises:
+            UnknownOutcomeError: It may not be durable, and a later checkpoint would say nothing about it.
+        """
+        self._refuse_after_failure()
+        sequence = self.applied_sequence
+        try:
+            await self._workers.run(self._store.checkpoint)
+        except (StorageError, OSError) as error:
+            raise self._fail(f"index checkpoint failed: {error}") from error
+        self.durable_sequence = max(self.durable_sequence, sequence)
+        return self.durable_sequence
+
+    def check_open(self) -> None:
+        """Raise EngineClosedError once changes to clean rows are refused: what would need one afterwards must not begin."""
+        if self._are_changes_ended:
+            raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
+
+    async def end_changes(self) -> None:
+        """Refuse further changes to clean rows, and wait for those under way: the last checkpoint is then complete."""
+        self._are_changes_ended = True
+        while self._changes:
+            await asyncio.wait(tuple(self._changes))
+
+    def _fail(self, failure: str) -> UnknownOutcomeError:
+        if not self.failure:
+            self.failure = failure
+            self._on_failure(failure)
+        return UnknownOutcomeError(self.failure)
+
+    def _refuse_after_failure(self) -> None:
+        if self.failure:
+            raise UnknownOutcomeError(self.failure)

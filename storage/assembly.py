@@ -1,0 +1,338 @@
+"""How an engine is put together: its settings, the adapters it stands on, and its components wired to each other.
+
+Nothing is decided and nothing runs here. `engine.py` opens the directory, calls `assemble`, and owns what comes of it.
+"""
+
+import random
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Final
+
+from storage.applier import Applier
+from storage.backlog import Backlog
+from storage.clock import Clock
+from storage.commit import Commit
+from storage.compaction import Compaction
+from storage.dirty_rows import DirtyRows
+from storage.eviction import EvictionPolicy, SegmentClock
+from storage.facts_table import FactsTable
+from storage.filesystem import Filesystem
+from storage.flush import FlushPlanner
+from storage.flush_attempts import Attempts, AttemptsParts
+from storage.flush_events import FlushSettings
+from storage.flusher import Flusher, FlusherParts
+from storage.generations import Generations
+from storage.intake import HeldBodies, Inlet
+from storage.keyqueue import KeyQueue
+from storage.lister import Lister
+from storage.origin.admission import Limiter
+from storage.origin.client import OriginClient
+from storage.origin.control import ControlLane
+from storage.origin.facts import FactsSource
+from storage.passing import Passing, PassingParts
+from storage.policy import PolicyTable
+from storage.reader import Reader, ReaderParts
+from storage.reclaim import Reclaim, ReclaimParts
+from storage.recovery import IndexHome, Recovered
+from storage.rows import read_extents
+from storage.segments import SegmentStore
+from storage.sender import Sender, SenderParts
+from storage.state import State
+from storage.stats import Stats
+from storage.supply import Supply, SupplyParts
+from storage.through import Through
+from storage.types import EXTENT_BYTES_MAX, MIB, Checksum
+from storage.uploads import ObjectChecksums, Uploads, UploadsParts
+from storage.workers import Workers
+from storage.writer import Writer, WriterParts
+
+SEGMENT_BYTES_MIN: Final = MIB
+SEGMENT_BYTES_MAX: Final = 256 * MIB
+SEGMENTS_A_CACHE: Final = 256
+"""A policy on whole segments needs some 200 of them."""
+
+ROOM_SEGMENTS: Final = 4
+"""So many segments are kept free, so that every stream can open one while reclaim goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """The bounds of an engine.
+
+    Attributes:
+        origin: The origin's endpoint; the cache directory belongs to it.
+        cache_bytes: All segments together.
+        dirty_bytes_limit: Above it new writes wait `dirty_wait_s`, then go through.
+        upload_ttl_s: An open upload that is older is aborted.
+    """
+
+    origin: str
+    cache_bytes: int
+    dirty_bytes_limit: int
+    dirty_wait_s: float = 10.0
+    upload_ttl_s: float = 7 * 24 * 3600.0
+    flush: FlushSettings = field(default_factory=FlushSettings)
+
+    @property
+    def segment_bytes(self) -> int:
+        """The size of a segment: whole MiB, so that blocks fill it."""
+        ideal = self.cache_bytes // SEGMENTS_A_CACHE // MIB * MIB
+        return min(SEGMENT_BYTES_MAX, max(SEGMENT_BYTES_MIN, ideal))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWorkers:
+    """Where blocking work runs. `commit` and `index` have one thread each: they keep order."""
+
+    commit: Workers
+    index: Workers
+    pool: Workers
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """The adapters that an engine is made of, and its components that others may replace.
+
+    Attributes:
+        adapters: What the engine closes at its end: the origin's lanes.
+        policies: Gives the table in force; a reload replaces it.
+        object_checksums: What checksums a completed upload has; the S3 protocol's business, so it comes from the gateway.
+    """
+
+    settings: EngineSettings
+    filesystem: Filesystem
+    index_home: IndexHome
+    origin: OriginClient
+    control: ControlLane
+    facts: FactsSource
+    limiter: Limiter
+    clock: Clock
+    rng: random.Random
+    workers: EngineWorkers
+    policies: Callable[[], PolicyTable]
+    object_checksums: Callable[[tuple[Checksum, ...], int | None], ObjectChecksums]
+    adapters: AsyncExitStack
+    eviction: EvictionPolicy = field(default_factory=SegmentClock)
+    stats: Stats = field(default_factory=Stats)
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """The parts of one engine, wired."""
+
+    state: State
+    segments: SegmentStore
+    applier: Applier
+    commit: Commit
+    generations: Generations
+    queue: KeyQueue
+    facts: FactsTable
+    dirty_rows: DirtyRows
+    planner: FlushPlanner
+    flusher: Flusher
+    through: Through
+    backlog: Backlog
+    reclaim: Reclaim
+    supply: Supply
+    reader: Reader
+    writer: Writer
+    uploads: Uploads
+    lister: Lister
+    passing: Passing
+    compaction: Compaction
+
+
+def assemble(
+    parts: EngineParts, recovered: Recovered, segments: SegmentStore, on_failure: Callable[[str], None]
+) -> Components:
+    """Wire the components over a recovered directory. Nothing runs yet."""
+    state = State()
+    state.load(recovered.segments, recovered.facts, recovered.open_uploads)
+    applier = Applier(recovered.index, parts.workers.index, state.absorb, on_failure=on_failure)
+    applier.applied_sequence = applier.durable_sequence = recovered.applied_sequence
+    commit = Commit(
+        segments=segments,
+        journal=recovered.journal,
+        applier=applier,
+        workers=parts.workers.commit,
+        next_sequence=recovered.next_sequence,
+        take_file_id=recovered.ids.take_segment_id,
+        on_failure=on_failure,
+    )
+    facts = FactsTable(state, parts.facts, commit, parts.clock)
+    generations, queue = Generations(), KeyQueue()
+    sender = Sender(
+        SenderParts(
+            parts.origin,
+            segments,
+            parts.workers.pool,
+            commit,
+            lambda record: read_extents(recovered.index, record),
+        )
+    )
+    planner = _planner(parts, recovered)
+    dirty_rows = DirtyRows(recovered.index)
+    flusher = Flusher(
+        FlusherParts(
+            planner=planner,
+            attempts=Attempts(
+                AttemptsParts(dirty_rows, sender, parts.origin, facts, parts.rng, parts.stats)
+            ),
+            rows=dirty_rows,
+            sender=sender,
+            commit=commit,
+            applier=applier,
+            queue=queue,
+            generations=generations,
+            clock=parts.clock,
+            rng=parts.rng,
+            stats=parts.stats,
+            epoch=recovered.epoch,
+        )
+    )
+    through = Through(
+        queue=queue,
+        generations=generations,
+        applier=applier,
+        commit=commit,
+        flusher=flusher,
+        policies=parts.policies,
+    )
+    reclaim = Reclaim(
+        ReclaimParts(
+            segments=segments,
+            state=state,
+            applier=applier,
+            policy=parts.eviction,
+            workers=parts.workers.pool,
+            clock=parts.clock,
+            stats=parts.stats,
+            room_bytes_min=_room_bytes_min(parts.settings),
+        )
+    )
+    supply = Supply(
+        SupplyParts(
+            index=recovered.index,
+            segments=segments,
+            applier=applier,
+            origin=parts.origin,
+            policies=parts.policies,
+            clock=parts.clock,
+            workers=parts.workers.pool,
+            eviction=parts.eviction,
+            stats=parts.stats,
+            make_room=reclaim.make_room,
+            piece_bytes=min(parts.settings.segment_bytes, EXTENT_BYTES_MAX),
+            keep_bytes_max=parts.settings.cache_bytes // 2,
+        )
+    )
+    held = HeldBodies()
+    inlet = Inlet(segments, parts.workers.pool, reclaim, parts.clock)
+    backlog = Backlog(
+        state,
+        dirty_bytes_limit=parts.settings.dirty_bytes_limit,
+        wait_s_max=parts.settings.dirty_wait_s,
+    )
+    return Components(
+        state=state,
+        segments=segments,
+        applier=applier,
+        commit=commit,
+        generations=generations,
+        queue=queue,
+        facts=facts,
+        dirty_rows=dirty_rows,
+        planner=planner,
+        flusher=flusher,
+        through=through,
+        backlog=backlog,
+        reclaim=reclaim,
+        supply=supply,
+        reader=Reader(
+            ReaderParts(
+                index=recovered.index,
+                applier=applier,
+                origin=parts.origin,
+                policies=parts.policies,
+                generations=generations,
+                ids=recovered.ids,
+                clock=parts.clock,
+                supply=supply,
+                epoch=recovered.epoch,
+                trusted_epoch=recovered.trusted_epoch,
+            )
+        ),
+        writer=Writer(
+            WriterParts(
+                inlet=inlet,
+                commit=commit,
+                applier=applier,
+                backlog=backlog,
+                queue=queue,
+                generations=generations,
+                facts=facts,
+                through=through,
+                origin=parts.origin,
+                policies=parts.policies,
+                ids=recovered.ids,
+                clock=parts.clock,
+                workers=parts.workers.pool,
+                held=held,
+                epoch=recovered.epoch,
+            )
+        ),
+        uploads=Uploads(
+            UploadsParts(
+                index=recovered.index,
+                inlet=inlet,
+                commit=commit,
+                backlog=backlog,
+                queue=queue,
+                generations=generations,
+                facts=facts,
+                policies=parts.policies,
+                ids=recovered.ids,
+                clock=parts.clock,
+                instance_id=recovered.layout.instance_id.hex()[:8],
+                epoch=recovered.epoch,
+                draw_bits=parts.rng.getrandbits,
+            )
+        ),
+        lister=Lister(recovered.index, parts.origin),
+        passing=Passing(
+            PassingParts(
+                origin=parts.origin,
+                control=parts.control,
+                through=through,
+                flusher=flusher,
+                facts=facts,
+                held=held,
+                workers=parts.workers.pool,
+                wall_s=parts.clock.wall_s,
+            )
+        ),
+        compaction=Compaction(
+            filesystem=parts.filesystem,
+            index=recovered.index,
+            journal=recovered.journal,
+            segments=segments,
+            commit=commit,
+            applier=applier,
+            workers=parts.workers.pool,
+            take_segment_id=recovered.ids.take_segment_id,
+            instance_id=recovered.layout.instance_id,
+        ),
+    )
+
+
+def _planner(parts: EngineParts, recovered: Recovered) -> FlushPlanner:
+    """After an unclean stop, attempts of the process before may land until the origin's time-out has passed."""
+    unclean_until_s = 0.0
+    if recovered.is_unclean:
+        unclean_until_s = parts.clock.monotonic_s() + parts.settings.flush.origin_timeout_s
+    return FlushPlanner(parts.settings.flush, unclean_until_s=unclean_until_s)
+
+
+def _room_bytes_min(settings: EngineSettings) -> int:
+    return min(ROOM_SEGMENTS * settings.segment_bytes, settings.cache_bytes // 8)

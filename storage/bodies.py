@@ -1,0 +1,423 @@
+"""Give a reader the bytes of one version, in order: from segments, from fills, or straight from the origin.
+
+A body holds what it needs so that nothing can change under it: the version's record, and pins on the segments that
+its extents name, taken in the same synchronous step that read the index (`Held`). It goes forward through its span
+and asks at each position:
+
+    is it here               -> a span of a segment file
+    is a fill bringing it    -> follow the fill
+    else                     -> begin a fill; where nothing can be kept, stream from the origin at the reader's own pace
+
+A cached block is checked against its checksum before its first serving in this process. Clean bytes that are gone or
+wrong are forgotten and fetched again; dirty ones are an error and an alarm, since no other copy exists.
+
+What is counted. Bytes that were here when the read was planned, in a segment or as far as a fill had come, are the
+cache's; all others are the origin's, also those of a fill that another reader began. `result` says the same of the
+read as a whole.
+
+Every round of the loop that gives no bytes is bounded: a lost extent is never looked at again, room is waited for
+once, and an origin that breaks off is given up after CUTS_MAX times without a block's progress.
+"""
+
+import logging
+from bisect import bisect_right
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from storage.blocks import CachedSpan, MissingSpan, plan
+from storage.cached import DropExtents
+from storage.errors import (
+    DirtyBytesLostError,
+    DiskFailedError,
+    DiskFullError,
+    ObjectChangedError,
+    OriginUnavailableError,
+    OverloadedError,
+    SegmentGoneError,
+)
+from storage.fills import Fill, FillTable, Opening, incomplete
+from storage.records import ObjectRecord, ObjectState
+from storage.requests import FileSpan
+from storage.segments import Pin, SegmentStore
+from storage.types import BLOCK_BYTES, MIB, ByteRange, CacheResult, Extent, Location, ObjectName
+from storage.workers import Workers
+
+CUTS_MAX: Final = 3
+"""So often in a row one body takes up a cut answer where it ended; then the origin is given up on."""
+
+FILE_SPAN_BYTES_MAX: Final = 8 * MIB
+"""A longer run is given in steps, so that a body that is given up stops within one."""
+
+log = logging.getLogger(__name__)
+
+
+class Held(NamedTuple):
+    """What is known and present of a version, and the pin that keeps it so; whoever takes it releases the pin."""
+
+    record: ObjectRecord
+    extents: tuple[Extent, ...]
+    pin: Pin
+
+
+class VersionSource(Protocol):
+    """What a body asks of the reader that made it."""
+
+    def hold(self, name: ObjectName, record: ObjectRecord) -> Held:
+        """Read what is known and present of the version now, and pin it; where the key has moved on, what `record` itself names."""
+        ...
+
+    def start_fill(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
+        """Begin to bring `span` of the version; None where it is not to be kept. Not joined yet; does not wait.
+
+        Raises:
+            OverloadedError: There is no room (DiskFullError: `make_room` may help), or no segment id at the moment.
+            EngineClosedError: The engine is stopping.
+        """
+        ...
+
+    async def make_room(self, name: ObjectName, span: ByteRange) -> bool:
+        """Wait a bounded time for room to begin a fill of `span`; False where it does not come."""
+        ...
+
+    def stream(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Opening:
+        """Ask the origin for `span` of the version, and of no other, without keeping it."""
+        ...
+
+    async def drop_extents(self, change: DropExtents) -> None:
+        """Forget clean bytes that cannot be served."""
+        ...
+
+    async def forget(self, name: ObjectName, record: ObjectRecord) -> None:
+        """Forget a clean version that the origin does not have any more."""
+        ...
+
+    def note_read(
+        self, name: ObjectName, record: ObjectRecord, span: ByteRange, segment_id: int | None
+    ) -> None:
+        """Tell the eviction policy that bytes were read from a segment, or had to be asked of the origin (None)."""
+        ...
+
+    def count_bytes(self, *, from_cache: int, from_origin: int) -> None:
+        """Count what was handed out."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BodyParts:
+    """What all bodies of one reader share."""
+
+    source: VersionSource
+    segments: SegmentStore
+    fills: FillTable
+    workers: Workers
+
+
+class _Stream(NamedTuple):
+    """An open answer whose bytes are passed on and not kept; it ends at `stop`."""
+
+    chunks: AsyncIterator[bytes]
+    opening: Opening
+    stop: int
+
+
+class VersionBody:
+    """`requests.Body` over one version."""
+
+    def __init__(
+        self,
+        parts: BodyParts,
+        name: ObjectName,
+        held: Held,
+        span: ByteRange,
+        *,
+        fill: Fill | None = None,
+        is_stale: bool = False,
+    ) -> None:
+        """Plan the read.
+
+        Args:
+            parts: What all bodies share.
+            name: The object.
+            held: The version; its pin is the body's from here on.
+            span: The bytes to give; within the version.
+            fill: A fill that this read's own opening began, or joined as it began, joined for it.
+            is_stale: Whether the version only covers for a failing origin.
+        """
+        self._parts = parts
+        self._name = name
+        self._record, self._extents, self._pin = held
+        self._position = span.start
+        self._stop = span.stop
+        self._fill: Fill | None = None
+        self._stream: _Stream | None = None
+        self._here_until = span.start  # bytes of a fill below it were here when the read was planned
+        self._cuts = 0
+        self._cut_at = span.start
+        self._lost: tuple[Location, ...] = ()
+        self._noted: Extent | None = None
+        self._has_waited_for_room = False
+        self.result = self._first_result(span, fill, is_stale=is_stale)
+
+    def _first_result(self, span: ByteRange, fill: Fill | None, *, is_stale: bool) -> CacheResult:
+        """Say how much of the read is here, and take over, or find, the fill that brings its beginning."""
+        if fill is not None:
+            if fill.can_serve(self._position):
+                self._fill = fill
+            else:
+                fill.leave()
+            return CacheResult.MISS
+        extents = self._extents
+        if len(extents) == 1 and extents[0].start <= span.start and span.stop <= extents[0].stop:
+            is_here, is_missing = True, False
+        else:
+            is_here, is_missing = self._look(span)
+        if is_missing:
+            return CacheResult.PARTIAL if is_here else CacheResult.MISS
+        return CacheResult.STALE if is_stale else CacheResult.HIT
+
+    def _look(self, span: ByteRange) -> tuple[bool, bool]:
+        """Say whether any byte of the span is here, and whether any is missing."""
+        spans = plan(span, self._record.size, self._extents)
+        is_here = is_missing = False
+        for one in spans:
+            if isinstance(one, CachedSpan):
+                is_here = True
+                continue
+            fill = self._parts.fills.find(self._record.version_id, one.start)
+            arrived = one.start if fill is None else min(fill.arrived, one.stop)
+            is_here = is_here or arrived > one.start
+            is_missing = is_missing or arrived < one.stop
+        return is_here, is_missing
+
+    async def next_piece(self) -> bytes | FileSpan | None:
+        """Give the next bytes, None at the end; see `requests.Body`."""
+        while self._position < self._stop:
+            piece = await self._next()
+            if piece is not None:
+                self._position += piece.length if isinstance(piece, FileSpan) else len(piece)
+                return piece
+        return None
+
+    async def close(self) -> None:
+        """Let go of pins, fill and stream."""
+        self._unfollow()
+        self._pin.release()
+        await self._close_stream()
+
+    # --- one step ----------------------------------------------------------------------------------------------------
+
+    async def _next(self) -> bytes | FileSpan | None:
+        """Give the bytes at the position, or None where the situation changed and is to be looked at anew."""
+        if self._stream is not None:
+            return await self._next_of_stream(self._stream)
+        if self._fill is not None:
+            return await self._next_of_fill(self._fill)
+        extent = _covering(self._extents, self._position)
+        if extent is not None:
+            return await self._next_of_extent(extent)
+        await self._begin_missing()
+        return None
+
+    async def _begin_missing(self) -> None:
+        """Find or make where the bytes at the position come from; the next step takes them."""
+        fill = self._parts.fills.find(self._record.version_id, self._position)
+        if fill is not None:
+            self._follow(fill)
+            return
+        # What a fill brought since the read was planned is in the index by now.
+        self._look_again()
+        if _covering(self._extents, self._position) is not None:
+            return
+        if self._record.state is not ObjectState.CLEAN:
+            raise DirtyBytesLostError(
+                f"{self._name}: byte {self._position} of an acknowledged version is nowhere"
+            )
+        await self._begin_fill()
+
+    async def _begin_fill(self) -> None:
+        source, name, record = self._parts.source, self._name, self._record
+        span = self._missing_span()
+        source.note_read(name, record, span, None)
+        try:
+            fill = source.start_fill(name, record, span)
+        except OverloadedError:
+            if not self._has_waited_for_room:
+                self._has_waited_for_room = True
+                if await source.make_room(name, span):
+                    return
+            fill = None
+        if fill is None:
+            await self._begin_stream()
+        else:
+            self._follow(fill)
+
+    def _missing(self) -> MissingSpan:
+        missing = plan(ByteRange(self._position, self._stop), self._record.size, self._extents)[0]
+        assert isinstance(missing, MissingSpan), f"byte {self._position} of {self._name} is here"
+        return missing
+
+    def _missing_span(self) -> ByteRange:
+        """Say what one origin request should bring: whole blocks, up to what is present or on its way."""
+        missing = self._missing()
+        next_fill = self._parts.fills.next_start(self._record.version_id, self._position)
+        stop = missing.fetch_stop if next_fill is None else min(missing.fetch_stop, next_fill)
+        return ByteRange(missing.fetch_start, stop)
+
+    # --- cached bytes ------------------------------------------------------------------------------------------------
+
+    async def _next_of_extent(self, extent: Extent) -> FileSpan | None:
+        location = extent.location
+        start = self._position - extent.start
+        stop = min(self._stop - extent.start, location.length, start + FILE_SPAN_BYTES_MAX)
+        try:
+            stop = self._verified_stop(location, start, stop) or await self._verify(location, start, stop)
+            file = self._parts.segments.reader(location.segment_id)
+        except (SegmentGoneError, DiskFailedError) as error:
+            await self._lose(extent, str(error))
+            return None
+        if stop <= start:
+            await self._lose(extent, "checksum mismatch")
+            return None
+        source = self._parts.source
+        if self._noted is not extent:
+            self._noted = extent
+            source.note_read(
+                self._name, self._record, ByteRange(extent.start, extent.stop), location.segment_id
+            )
+        source.count_bytes(from_cache=stop - start, from_origin=0)
+        return FileSpan(file, location.offset + start, stop - start)
+
+    def _verified_stop(self, location: Location, start: int, stop: int) -> int:
+        """Say up to where the bytes from `start` are known to be right; 0 where the first block is to be checked."""
+        first = start // BLOCK_BYTES
+        for block in range(first, -(-stop // BLOCK_BYTES)):
+            if not self._parts.segments.is_verified(location, block):
+                # What is known is given first; the next step checks the next block.
+                return block * BLOCK_BYTES if block > first else 0
+        return stop
+
+    async def _verify(self, location: Location, start: int, stop: int) -> int:
+        """Check the block of `start`: up to where it is right; 0 where it is wrong."""
+        block = start // BLOCK_BYTES
+        is_right = await self._parts.workers.run(self._parts.segments.verify_block, location, block)
+        return min(stop, (block + 1) * BLOCK_BYTES) if is_right else 0
+
+    async def _lose(self, extent: Extent, why: str) -> None:
+        """Do without an extent that cannot be served: from elsewhere, from the origin, or not at all."""
+        place = extent.location
+        self._lost = (*self._lost, place)
+        self._look_again()
+        if _covering(self._extents, self._position) is not None:
+            return  # it was moved, and lies elsewhere by now
+        where = f"segment {place.segment_id:x} at {place.offset}"
+        if self._record.state is not ObjectState.CLEAN:
+            log.critical("dirty bytes of %s cannot be read: %s: %s", self._name, where, why)
+            raise DirtyBytesLostError(f"{self._name}: acknowledged bytes cannot be read: {where}: {why}")
+        log.warning("cached bytes of %s are forgotten: %s: %s", self._name, where, why)
+        await self._parts.source.drop_extents(
+            DropExtents(self._name.bucket, self._name.key, self._record.version_id, (place,))
+        )
+
+    def _look_again(self) -> None:
+        held = self._parts.source.hold(self._name, self._record)
+        self._pin.release()
+        self._record, extents, self._pin = held
+        lost = self._lost
+        self._extents = tuple(one for one in extents if one.location not in lost) if lost else extents
+
+    # --- bytes on their way ------------------------------------------------------------------------------------------
+
+    async def _next_of_fill(self, fill: Fill) -> bytes | FileSpan | None:
+        """Give what the fill has at the position; where it ended or failed, stop following it."""
+        try:
+            if self._position < fill.span.stop and await fill.wait_for(self._position):
+                stop = min(self._stop, fill.span.stop, self._position + FILE_SPAN_BYTES_MAX)
+                return self._counted(fill.take(self._position, stop))
+            self._unfollow()
+        except ObjectChangedError:
+            await self._parts.source.forget(self._name, self._record)
+            raise
+        except OriginUnavailableError as error:
+            self._unfollow()
+            self._count_cut(error)
+        except (DiskFullError, DiskFailedError, SegmentGoneError):
+            # The cache failed, not the origin; what this read lacks it asks for itself.
+            self._unfollow()
+            await self._begin_stream()
+        return None
+
+    def _counted(self, piece: bytes | FileSpan) -> bytes | FileSpan:
+        length = piece.length if isinstance(piece, FileSpan) else len(piece)
+        here = min(length, max(0, self._here_until - self._position))
+        self._parts.source.count_bytes(from_cache=here, from_origin=length - here)
+        return piece
+
+    def _follow(self, fill: Fill) -> None:
+        fill.join()
+        self._fill = fill
+        self._here_until = fill.arrived
+
+    def _unfollow(self) -> None:
+        fill, self._fill = self._fill, None
+        if fill is not None:
+            fill.leave()
+
+    def _count_cut(self, error: OriginUnavailableError) -> None:
+        """Allow for one more interruption; the count begins anew when there was progress since the last one."""
+        self._cuts = 1 if self._position - self._cut_at >= BLOCK_BYTES else self._cuts + 1
+        self._cut_at = self._position
+        if self._cuts >= CUTS_MAX:
+            raise error
+
+    # --- bytes that cannot be kept -----------------------------------------------------------------------------------
+
+    async def _begin_stream(self) -> None:
+        stop = self._missing().stop
+        opening = self._parts.source.stream(self._name, self._record, ByteRange(self._position, stop))
+        try:
+            answer = await opening.__aenter__()
+        except ObjectChangedError:
+            await self._parts.source.forget(self._name, self._record)
+            raise
+        except OriginUnavailableError as error:
+            self._count_cut(error)
+            return
+        self._stream = _Stream(answer.chunks(), opening, stop)
+        self.result = CacheResult.BYPASS
+
+    async def _next_of_stream(self, stream: _Stream) -> bytes | None:
+        if self._position == stream.stop:
+            await self._close_stream()
+            return None
+        try:
+            chunk = await anext(stream.chunks, b"")
+        except OriginUnavailableError as error:
+            await self._close_stream()
+            self._count_cut(error)
+            return None
+        if not chunk:
+            await self._close_stream()
+            self._count_cut(incomplete(self._position, stream.stop))
+            return None
+        self._parts.source.count_bytes(from_cache=0, from_origin=len(chunk))
+        return chunk
+
+    async def _close_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.opening.__aexit__(None, None, None)
+
+
+def _covering(extents: tuple[Extent, ...], position: int) -> Extent | None:
+    """Find the extent that holds the byte at `position`."""
+    index = 0 if len(extents) == 1 else bisect_right(extents, position, key=_start) - 1
+    if 0 <= index < len(extents):
+        extent = extents[index]
+        if extent.start <= position < extent.stop:
+            return extent
+    return None
+
+
+def _start(extent: Extent) -> int:
+    return extent.start

@@ -1,0 +1,148 @@
+"""What is known of buckets, asked before the first write-back into one and kept fresh behind the requests.
+
+A fact older than REFRESH_S is refreshed in the background when it is used; the old one goes on deciding meanwhile, and if the refresh
+fails. Passed-through changes of a bucket drop its facts, so that the next use asks. What was asked before a drop answers only those
+who asked then; it is not kept.
+
+While a bucket is being deleted it is *closed*: whoever wants its facts waits for the end and asks anew. So no write is acknowledged
+into a bucket that is gone by then.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+
+from storage.clock import Clock
+from storage.commit import Commit
+from storage.errors import NoSuchBucketError, StorageError
+from storage.origin.facts import FactsSource
+from storage.records import FORMAT, BucketFacts, FactsLearnt
+from storage.singleflight import SingleFlight
+from storage.state import State
+
+REFRESH_S: Final = 60.0
+REFRESH_RETRY_S: Final = 10.0
+"""So long after a refresh that failed the next one is tried, so that a failing origin is not asked by every write."""
+
+log = logging.getLogger(__name__)
+
+
+class FactsTable:
+    """Gives facts; owns the refreshes under way."""
+
+    def __init__(self, state: State, source: FactsSource, commit: Commit, clock: Clock) -> None:
+        self._state = state
+        self._source = source
+        self._commit = commit
+        self._clock = clock
+        # By bucket and how often it had been dropped, so that a question is never shared across a drop.
+        self._flights: SingleFlight[tuple[str, int], BucketFacts] = SingleFlight()
+        self._drops: Counter[str] = Counter()
+        self._dropped: set[str] = set()
+        self._refreshes: dict[str, asyncio.Task[None]] = {}
+        self._refresh_at_s: dict[str, float] = {}
+        self._closed: dict[str, asyncio.Event] = {}
+
+    async def facts(self, bucket: str) -> BucketFacts:
+        """Give what the origin says of a bucket.
+
+        Raises:
+            NoSuchBucketError: The origin has no such bucket.
+            OriginError: Nothing is known yet and the origin fails.
+        """
+        while (closed := self._closed.get(bucket)) is not None:
+            await closed.wait()
+        known = self._state.facts.get(bucket)
+        if known is None or bucket in self._dropped:
+            known = await self._ask(bucket)
+        elif self._clock.wall_s() - known.asked_at_s > REFRESH_S:
+            self._refresh(bucket)
+        if not known.exists:
+            raise NoSuchBucketError(f"bucket {bucket} does not exist")
+        return known
+
+    def is_closed(self, bucket: str) -> bool:
+        """Whether the bucket is being deleted: nothing may be acknowledged into it before `facts` has been asked again."""
+        return bucket in self._closed
+
+    def drop(self, bucket: str) -> None:
+        """Ask anew at the next use: something passed through may have changed the bucket."""
+        self._drops[bucket] += 1
+        self._dropped.add(bucket)
+
+    @asynccontextmanager
+    async def closed(self, bucket: str) -> AsyncIterator[None]:
+        """Keep writes out of a bucket while the block deletes it; those that have been committed before are all known in the block.
+
+        Raises:
+            StorageError: The disk refused; nothing has begun.
+        """
+        while (before := self._closed.get(bucket)) is not None:
+            await before.wait()
+        self._closed[bucket] = asyncio.Event()
+        try:
+            self.drop(bucket)
+            # In the order of commits: what was on its way is applied on return. And a restart asks anew.
+            unknown = BucketFacts(FORMAT, bucket, exists=False, asked_at_s=0.0)
+            await self._commit.commit(FactsLearnt(FORMAT, unknown))
+            yield
+        finally:
+            self.drop(bucket)
+            self._closed.pop(bucket).set()
+
+    async def mark_etags_not_md5(self, bucket: str) -> None:
+        """Remember that the origin's ETags are no MD5 here, so that further writes go through."""
+        known = self._state.facts.get(bucket)
+        if known is not None and known.etag_is_md5:
+            log.warning("bucket %s: the origin's ETags are not MD5; further writes go through", bucket)
+            marked = msgspec.structs.replace(known, etag_is_md5=False)
+            await self._commit.commit(FactsLearnt(FORMAT, marked))
+
+    async def close(self) -> None:
+        """End what is under way."""
+        await self._flights.close()
+        tasks = tuple(self._refreshes.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _ask(self, bucket: str) -> BucketFacts:
+        drops = self._drops[bucket]
+        return await self._flights.run((bucket, drops), lambda: self._learn(bucket, drops))
+
+    async def _learn(self, bucket: str, drops: int) -> BucketFacts:
+        facts = await self._source.ask(bucket)
+        if self._drops[bucket] != drops:
+            return facts
+        known = self._state.facts.get(bucket)
+        if known is not None and not known.etag_is_md5 and facts.exists:
+            facts = msgspec.structs.replace(facts, etag_is_md5=False)
+        if facts.exists or known is not None:
+            await self._commit.commit(FactsLearnt(FORMAT, facts))
+        if self._drops[bucket] == drops:
+            self._dropped.discard(bucket)
+        return facts
+
+    def _refresh(self, bucket: str) -> None:
+        """Ask in the background, one question a bucket; not soon again after a failure."""
+        if bucket in self._refreshes or self._clock.monotonic_s() < self._refresh_at_s.get(bucket, 0.0):
+            return
+        self._refreshes[bucket] = asyncio.get_running_loop().create_task(
+            self._refresh_quietly(bucket), name=f"facts-{bucket}"
+        )
+
+    async def _refresh_quietly(self, bucket: str) -> None:
+        try:
+            await self._ask(bucket)
+            self._refresh_at_s.pop(bucket, None)
+        except StorageError as error:
+            self._refresh_at_s[bucket] = self._clock.monotonic_s() + REFRESH_RETRY_S
+            log.info("facts of bucket %s are not refreshed: %s", bucket, error)
+        finally:
+            self._refreshes.pop(bucket, None)

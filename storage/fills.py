@@ -1,0 +1,362 @@
+"""Fills: one origin request each, written to the cache and followed by any number of readers.
+
+Theory of operation. A fill covers bytes `[start, stop)` of one version. Its own task opens the origin's answer,
+gathers a block, writes it to reserved segment space, and goes on. At any moment the bytes lie in three runs:
+
+    start ........ written ........ written+writing ........ arrived ........ stop
+      in the segment      being written        gathered in memory     not here yet
+
+A reader follows at its own pace: what is written it sends from the segment, the rest (at most two blocks) from
+memory, and it waits for what has not arrived. So the first byte leaves as soon as the origin's first byte arrives, a
+late reader catches up from disk, and a slow one holds up nobody. Memory a fill: two blocks. A fill is in the table
+from the step in which it was planned, before the origin has answered, so that whoever comes meanwhile joins.
+
+Space is reserved a piece at a time, so that a fill that ends early leaves little of it dead, and a long one does not
+need all of its room at once. Each piece becomes one extent or, where it crosses a segment's end, a few. Blocks count
+from the fill's own start.
+
+Ends. Complete: the last extent is added to the index and the fill leaves the table, in that order, so that no reader
+sees a gap. Refused, cut or changed at the origin, or no space or no disk: whole blocks are kept, and those who wait
+get the error. Nobody reads any more: the fill ends at the next block. The index may refuse the extents (the version
+is gone): then they are dead space, and those who follow still get the bytes of the version they opened.
+
+The segments stay pinned until the fill has ended and its last reader has left.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from storage.checksums import checksums
+from storage.errors import DiskFullError, EngineClosedError, OriginUnavailableError, StorageError
+from storage.requests import FileSpan
+from storage.segments import Pin, Reservation, SegmentStore
+from storage.types import BLOCK_BYTES, MIB, ByteRange, Extent, Location, Stream
+from storage.workers import Workers
+
+JOIN_AHEAD_BYTES_MAX: Final = 16 * MIB
+"""A reader whose first byte is further ahead of a fill asks the origin itself: that takes less time than so many bytes."""
+
+UNJOINED_BYTES_MAX: Final = 4 * MIB
+"""So much a fill reads before its first reader has come: whoever asked is told of it one turn of the loop later."""
+
+
+class FillAnswer(Protocol):
+    """What a fill reads from: the origin's answer, its head checked."""
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body; raises OriginUnavailableError where it ends short."""
+        ...
+
+
+Opening = AbstractAsyncContextManager[FillAnswer]
+"""Entering asks the origin, or gives an answer that is open already; leaving closes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FillParts:
+    """What fills work with; made once by the reader.
+
+    Attributes:
+        make_room: Waits a bounded time for room for so many bytes; False where it does not come.
+        piece_bytes: Reserved at a time; a multiple of BLOCK_BYTES.
+    """
+
+    segments: SegmentStore
+    workers: Workers
+    make_room: Callable[[int], Awaitable[bool]]
+    piece_bytes: int
+
+
+AddExtent = Callable[[Extent], Awaitable[object]]
+"""Tells the index of filled bytes; raises nothing that is expected."""
+
+
+@dataclass(slots=True)
+class _Piece:
+    """One reservation: bytes `[start, stop)` of the version, and the checksums of what is written of them."""
+
+    reservation: Reservation
+    start: int
+    checksums: bytes = b""
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.reservation.length
+
+
+class Fill:
+    """One fill. The table runs it; readers `join`, `wait_for`, `take` and `leave`."""
+
+    def __init__(self, span: ByteRange, parts: FillParts, add_extent: AddExtent) -> None:
+        """Reserve the space of the first piece.
+
+        Raises:
+            OverloadedError: There is none (DiskFullError), or no segment id at the moment.
+        """
+        assert span.length, "a fill brings something"
+        self.span = span
+        self._parts = parts
+        self._add_extent = add_extent
+        self._pieces: list[_Piece] = []
+        self._current = 0
+        self._pins: list[Pin] = []
+        self._written = span.start
+        self._writing = b""
+        self._gathered = bytearray()
+        self._progress = asyncio.Event()
+        self._was_joined = False
+        self.readers = 0
+        self.failure: StorageError | None = None
+        self.is_finished = False
+        self._reserve()
+
+    def __repr__(self) -> str:
+        state = "finished" if self.is_finished else f"{self.readers} readers"
+        return f"<Fill [{self.span.start}, {self.span.stop}) arrived {self.arrived}, {state}>"
+
+    @property
+    def arrived(self) -> int:
+        """Bytes below this position can be taken."""
+        return self._written + len(self._writing) + len(self._gathered)
+
+    def can_serve(self, position: int) -> bool:
+        """Whether a reader at `position` should follow this fill rather than ask for itself."""
+        if not self.span.start <= position < self.span.stop:
+            return False
+        if self.is_finished:
+            return position < self.arrived
+        return position - self.arrived <= JOIN_AHEAD_BYTES_MAX
+
+    # --- readers -----------------------------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Follow a fill that has not ended; `leave` is owed."""
+        assert not self.is_finished, f"{self!r} has let go of its segments"
+        self._was_joined = True
+        self.readers += 1
+
+    def leave(self) -> None:
+        """Stop following; without readers the fill ends at the next block."""
+        self.readers -= 1
+        assert self.readers >= 0, f"{self!r} was left too often"
+        self._let_go_if_done()
+
+    async def wait_for(self, position: int) -> bool:
+        """Wait until the byte at `position` can be taken; False where the fill ended before it.
+
+        Raises:
+            StorageError: The fill failed before it.
+        """
+        while self.arrived <= position:
+            if self.is_finished:
+                if self.failure is not None:
+                    raise self.failure
+                return False
+            self._progress.clear()
+            await self._progress.wait()
+        return True
+
+    def take(self, position: int, stop: int) -> bytes | FileSpan:
+        """Give bytes from `position` on, fewer than up to `stop` where they lie in several places.
+
+        Raises:
+            SegmentGoneError, DiskFailedError: What was written cannot be opened.
+        """
+        assert self.span.start <= position < self.arrived, f"{position} is not there yet in {self!r}"
+        if position < self._written:
+            return self._written_span(position, min(stop, self._written))
+        in_writing = position - self._written
+        if in_writing < len(self._writing):
+            return self._writing[in_writing : in_writing + stop - position]
+        in_gathered = in_writing - len(self._writing)
+        return bytes(memoryview(self._gathered)[in_gathered : in_gathered + stop - position])
+
+    def _written_span(self, position: int, stop: int) -> FileSpan:
+        piece = self._pieces[bisect_right(self._pieces, position, key=_start) - 1]
+        file = self._parts.segments.reader(piece.reservation.segment_id)
+        offset = piece.reservation.offset + position - piece.start
+        return FileSpan(file, offset, min(stop, piece.stop) - position)
+
+    # --- the fill's own task -----------------------------------------------------------------------------------------
+
+    async def run(self, opening: Opening) -> None:
+        """Read the answer to its end, or to where nobody reads it any more. Raises nothing that is expected.
+
+        Cancellation keeps what is whole; who waits gets EngineClosedError.
+        """
+        try:
+            async with opening as answer:
+                await self._read(answer)
+        except StorageError as error:
+            self.failure = error
+        except BaseException:
+            self.failure = EngineClosedError("the fill was ended", retry_after_s=5.0)
+            raise
+        finally:
+            await self._finish()
+
+    async def _read(self, answer: FillAnswer) -> None:
+        async for chunk in answer.chunks():
+            if self.arrived + len(chunk) > self.span.stop:
+                raise OriginUnavailableError(
+                    f"the answer goes on behind {self.span.stop}", status=0, code="BadAnswer"
+                )
+            self._gathered += chunk
+            self._progress.set()
+            while len(self._gathered) >= BLOCK_BYTES or (self._gathered and self.arrived == self.span.stop):
+                await self._write_block()
+                # What has arrived to its end is kept, though its reader took the last bytes and left.
+                if self.arrived < self.span.stop and not self._is_wanted():
+                    return
+        if self._written != self.span.stop:
+            raise incomplete(self.arrived, self.span.stop)
+
+    def _is_wanted(self) -> bool:
+        if self._was_joined:
+            return self.readers > 0
+        return self._written - self.span.start < UNJOINED_BYTES_MAX
+
+    async def _write_block(self) -> None:
+        """Write the next block, or the shorter last one; a block never crosses a piece."""
+        piece = await self._current_piece()
+        block = bytes(memoryview(self._gathered)[:BLOCK_BYTES])
+        del self._gathered[: len(block)]
+        self._writing = block
+        piece.checksums += await self._parts.workers.run(self._write, piece, self._written, block)
+        self._written += len(block)
+        self._writing = b""
+        if self._written == piece.stop:
+            self._current += 1
+            await self._add(piece)
+
+    def _write(self, piece: _Piece, position: int, block: bytes) -> bytes:
+        self._parts.segments.write(piece.reservation, position - piece.start, block)
+        return checksums(block)
+
+    async def _current_piece(self) -> _Piece:
+        if self._current == len(self._pieces):
+            try:
+                self._reserve()
+            except DiskFullError:
+                if not await self._parts.make_room(self._next_length()):
+                    raise
+                self._reserve()
+        return self._pieces[self._current]
+
+    def _next_length(self) -> int:
+        return min(self._parts.piece_bytes, self.span.stop - self._written)
+
+    def _reserve(self) -> None:
+        segments = self._parts.segments
+        start = self._written
+        for reservation in segments.reserve(self._next_length(), Stream.CLEAN):
+            self._pins.append(segments.pin((reservation.segment_id,)))
+            self._pieces.append(_Piece(reservation, start))
+            start += reservation.length
+
+    async def _add(self, piece: _Piece) -> None:
+        """Tell the index of what is written of a piece, and give up the rest of it."""
+        length = min(self._written, piece.stop) - piece.start
+        try:
+            if length > 0:
+                place = piece.reservation
+                location = Location(place.segment_id, place.offset, length, piece.checksums)
+                await self._add_extent(Extent(piece.start, piece.start + length, location))
+        finally:
+            self._parts.segments.settle((piece.reservation,))
+
+    async def _finish(self) -> None:
+        self._gathered.clear()
+        self._writing = b""
+        try:
+            for piece in self._pieces[self._current :]:
+                await self._add(piece)
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Mark the fill as ended; for the table, whose task may be cancelled before it runs."""
+        self._parts.segments.settle(piece.reservation for piece in self._pieces[self._current :])
+        self.is_finished = True
+        self._progress.set()
+        self._let_go_if_done()
+
+    def _let_go_if_done(self) -> None:
+        if self.is_finished and not self.readers:
+            for pin in self._pins:
+                pin.release()
+
+
+def incomplete(arrived: int, stop: int) -> OriginUnavailableError:
+    """Make the error for an answer that ended short of what its head had said."""
+    return OriginUnavailableError(f"the answer ended at {arrived} of {stop}", status=0, code="Incomplete")
+
+
+def _start(piece: _Piece) -> int:
+    return piece.start
+
+
+class FillTable:
+    """The fills in progress, by version; owns their tasks."""
+
+    def __init__(self) -> None:
+        self._fills: dict[int, list[Fill]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        """Count the fills in progress."""
+        return len(self._tasks)
+
+    def find(self, version_id: int, position: int) -> Fill | None:
+        """Give a fill that a reader of this version should join at `position`; not one that has ended, the index knows more."""
+        for fill in self._fills.get(version_id, ()):
+            if not fill.is_finished and fill.can_serve(position):
+                return fill
+        return None
+
+    def next_start(self, version_id: int, position: int) -> int | None:
+        """Say where the next fill of this version above `position` begins, so that a new one need not overlap it."""
+        starts = [f.span.start for f in self._fills.get(version_id, ()) if f.span.start > position]
+        return min(starts, default=None)
+
+    def start(self, version_id: int, fill: Fill, opening: Opening) -> None:
+        """Run a fill; it can be found from this step on, before the origin has answered.
+
+        Raises:
+            EngineClosedError: The owner has stopped; the fill is ended and `opening` is not entered.
+        """
+        if self._is_closed:
+            fill.end()
+            raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
+        self._fills.setdefault(version_id, []).append(fill)
+        task = asyncio.get_running_loop().create_task(fill.run(opening), name=f"fill-{version_id}")
+        self._tasks.add(task)
+        task.add_done_callback(lambda ended: self._ended(version_id, fill, ended))
+
+    def _ended(self, version_id: int, fill: Fill, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        fills = self._fills[version_id]
+        fills.remove(fill)
+        if not fills:
+            del self._fills[version_id]
+        if not fill.is_finished:
+            # Cancelled before its first step, so nothing of it ran.
+            fill.failure = EngineClosedError("the fill was ended", retry_after_s=5.0)
+            fill.end()
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            report = {"message": f"{fill!r} failed", "exception": error, "task": task}
+            task.get_loop().call_exception_handler(report)
+
+    async def close(self) -> None:
+        """End all fills where they are and start no more; what is whole is kept."""
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)

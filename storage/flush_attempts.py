@@ -1,0 +1,185 @@
+"""One attempt at the origin each: send a put, send deletes, look by HEAD; its outcome as the event that the planner waits for.
+
+Whoever calls holds the turns of the keys. What an attempt sent is remembered while somebody may ask for it: the origin's answer until the
+journal has it, the ETag of an attempt without an answer until a HEAD has settled whether it landed.
+"""
+
+import logging
+import random
+from dataclasses import dataclass
+from typing import Final
+
+from storage.dirty_rows import DirtyRows
+from storage.errors import DirtyBytesLostError, NoSuchKeyError, StorageError
+from storage.facts_table import FactsTable
+from storage.flush_events import (
+    CheckByHead,
+    Event,
+    FailureKind,
+    FlushFailed,
+    FlushSkipped,
+    FlushSucceeded,
+    HeadChecked,
+    HeadResult,
+    StartFlush,
+)
+from storage.flush_outcomes import failure_event, head_result, line_failure
+from storage.origin.client import OriginClient
+from storage.records import DirtyEntry, OriginIdentity
+from storage.sender import Sender, SupersededError
+from storage.stats import Stats
+from storage.types import ObjectName, Priority
+
+log = logging.getLogger(__name__)
+
+SENT_ETAGS_MAX: Final = 65_536
+"""So many attempts without an answer are remembered by what they sent; what is forgotten counts as unknown."""
+
+_MAY_LAND: Final = ("Connection", "an earlier attempt may still land")
+
+
+@dataclass(slots=True)
+class AttemptsParts:
+    """What attempts work with; made once by the engine."""
+
+    rows: DirtyRows
+    sender: Sender
+    origin: OriginClient
+    facts: FactsTable
+    rng: random.Random
+    stats: Stats
+
+
+class Attempts:
+    """Makes attempts and remembers them."""
+
+    def __init__(self, parts: AttemptsParts) -> None:
+        self._parts = parts
+        self._rows = parts.rows
+        self._answers: dict[int, OriginIdentity | None] = {}
+        self._sent_etags: dict[int, str] = {}
+
+    def answer(self, sequence: int) -> OriginIdentity | None:
+        """Give the origin's name of what a successful attempt sent; None for a delete."""
+        return self._answers.get(sequence)
+
+    def forget(self, sequence: int) -> None:
+        """Forget an attempt that is confirmed, or of which there is nothing to confirm."""
+        self._answers.pop(sequence, None)
+        self._sent_etags.pop(sequence, None)
+
+    def forget_answer(self, sequence: int) -> None:
+        """Forget the answer to a change that left the queue; what it sent may still be asked for."""
+        self._answers.pop(sequence, None)
+
+    async def put(self, start: StartFlush) -> Event:
+        """Send a put once."""
+        # Read when the turn has come, which may have been long in coming.
+        sequence = start.sequence
+        entry = self._rows.entry(sequence)
+        record = None if entry is None else self._rows.record(entry)
+        if entry is None or record is None:
+            return FlushSkipped(sequence)
+        self._sent_etags[sequence] = record.etag
+        try:
+            identity = await self._parts.sender.send_put(
+                entry, record, start.priority, lambda: self._rows.entry(sequence) is not None
+            )
+        except SupersededError:
+            return self._ended(FlushSkipped(sequence))
+        except DirtyBytesLostError as error:
+            log.critical("dirty bytes of s3://%s/%s cannot be read: %s", entry.bucket, entry.key, error)
+            return self._ended(FlushFailed(sequence, FailureKind.REFUSE, str(error), self._jitter()))
+        except StorageError as error:
+            return self._ended(failure_event(sequence, error, self._jitter()))
+        self._answers[sequence] = identity
+        if identity.etag != record.etag and not record.parts:
+            await self._mark_etags_not_md5(entry.bucket)
+        return self._ended(FlushSucceeded(sequence))
+
+    async def deletes(self, bucket: str, entries: tuple[DirtyEntry, ...], priority: Priority) -> list[Event]:
+        """Send tombstones of different keys once; one event each."""
+        for entry in entries:
+            self._sent_etags[entry.sequence] = ""
+        keys = tuple(entry.key for entry in entries)
+        try:
+            results = await self._delete(bucket, keys, priority)
+        except StorageError as error:
+            failures = [failure_event(entry.sequence, error, self._jitter()) for entry in entries]
+            return [self._ended(failure) for failure in failures]
+        return [self._ended(self._settled(entry, *results[entry.key])) for entry in entries]
+
+    async def _delete(
+        self, bucket: str, keys: tuple[str, ...], priority: Priority
+    ) -> dict[str, tuple[str, str]]:
+        """Delete keys; code and message of each, "" where it is gone."""
+        origin = self._parts.origin
+        if len(keys) == 1:
+            alone = await origin.delete_object(ObjectName(bucket, keys[0]), priority=priority)
+            return {keys[0]: _MAY_LAND if alone.is_earlier_unknown else ("", "")}
+        batch = await origin.delete_objects(bucket, keys, priority=priority)
+        if batch.is_earlier_unknown:
+            return dict.fromkeys(keys, _MAY_LAND)
+        return {line.key: (line.code, line.message) for line in batch.results}
+
+    def _settled(self, entry: DirtyEntry, code: str, message: str) -> Event:
+        if code:
+            return line_failure(entry.sequence, code, message, self._jitter())
+        self._answers[entry.sequence] = None
+        return FlushSucceeded(entry.sequence)
+
+    def _ended(self, event: Event) -> Event:
+        """Count an attempt that has ended, and forget of it what nobody will ask for."""
+        match event:
+            case FlushFailed(kind=FailureKind.UNKNOWN_OUTCOME):
+                self._parts.stats.flushed["retried"] += 1
+                # May yet land; a later HEAD is compared with it.
+                if len(self._sent_etags) > SENT_ETAGS_MAX:
+                    self._sent_etags.pop(next(iter(self._sent_etags)))
+            case FlushFailed(sequence=sequence, kind=kind):
+                self._parts.stats.flushed["retried"] += kind is not FailureKind.REFUSE
+                self._sent_etags.pop(sequence, None)
+            case FlushSucceeded(sequence=sequence) if self._rows.entry(sequence) is None:
+                # Overtaken by a newer change: there is nothing to confirm.
+                self._parts.stats.flushed["superseded"] += 1
+                self.forget(sequence)
+            case FlushSkipped(sequence=sequence):
+                self._sent_etags.pop(sequence, None)
+            case _:
+                pass
+        return event
+
+    async def _mark_etags_not_md5(self, bucket: str) -> None:
+        try:
+            await self._parts.facts.mark_etags_not_md5(bucket)
+        except StorageError as error:
+            # The next flush learns it again.
+            log.warning("bucket %s cannot be marked: %s", bucket, error)
+
+    async def check(self, check: CheckByHead) -> HeadChecked:
+        """Look what the origin has under a key whose newest state it accepted after an attempt without an answer."""
+        entry = self._rows.entry(check.sequence)
+        result = HeadResult.OURS if entry is None else await self._head_result(entry, check)
+        if result in {HeadResult.OURS, HeadResult.OTHER}:
+            for sequence in check.attempted:
+                if sequence != check.sequence:
+                    self._sent_etags.pop(sequence, None)
+        return HeadChecked(check.sequence, result, self._jitter())
+
+    async def _head_result(self, entry: DirtyEntry, check: CheckByHead) -> HeadResult:
+        name = ObjectName(entry.bucket, entry.key)
+        try:
+            found = await self._parts.origin.head_object(name, priority=Priority.VALIDATION)
+            etag = "" if found is None else found.etag
+        except NoSuchKeyError:
+            etag = ""
+        except StorageError:
+            return HeadResult.FAILED
+        answered = self._answers.get(check.sequence)
+        ours = "" if answered is None else answered.etag
+        others = [sequence for sequence in check.attempted if sequence != check.sequence]
+        attempted = {self._sent_etags.get(sequence) for sequence in others}
+        return head_result(etag, ours, attempted, is_from_before=check.is_from_before)
+
+    def _jitter(self) -> float:
+        return self._parts.rng.random()

@@ -1,0 +1,350 @@
+"""The driver of the flush planner: turns its instructions into work at the origin and in the journal, and the outcomes into events.
+
+    effects of commits ──> events ──> FlushPlanner ──> instructions ──> tasks (turn, attempt, commit) ──> events ...
+
+Everything that goes to the planner goes through `_post`, synchronously; each instruction becomes one task of this owner, and each task
+ends in the one event that the planner waits for. A task never raises what is expected; only a bug ends the flusher, and the engine with it.
+
+A flush is done when the origin has confirmed it and the journal holds the confirmation: `Attempts` keeps the answer between the planner's
+"it succeeded" and its "confirm it". What is quarantined is the planner's word, not the row's: the row follows when the journal has it.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Coroutine, Iterable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from storage.applier import Applier
+from storage.cached import ForgetClean
+from storage.clock import Clock
+from storage.commit import Commit
+from storage.dirty_rows import DirtyRows
+from storage.errors import StorageError, UnknownOutcomeError
+from storage.flush import FlushPlanner
+from storage.flush_attempts import Attempts
+from storage.flush_events import (
+    BarrierBlocked,
+    BarrierReached,
+    CheckByHead,
+    Confirm,
+    Confirmed,
+    DirtyAdded,
+    DirtyRemoved,
+    DrainStarted,
+    Event,
+    FlushSkipped,
+    FlushState,
+    Instruction,
+    Quarantine,
+    Release,
+    RetryQuarantined,
+    Scope,
+    StartDeletes,
+    StartFlush,
+    StrayNoted,
+    Tick,
+    WakeAt,
+)
+from storage.flush_waits import Barrier, FlushWaits
+from storage.generations import Generations
+from storage.keyqueue import KeyQueue, Turn
+from storage.records import (
+    FORMAT,
+    DirtyEntry,
+    Discarded,
+    Flushed,
+    Mutation,
+    Quarantined,
+    Released,
+    Validated,
+)
+from storage.rows import Effects
+from storage.sender import Sender
+from storage.stats import Stats
+from storage.types import ObjectName, Priority
+
+log = logging.getLogger(__name__)
+
+ABORTS_MAX: Final = 6
+ABORT_DELAY_S: Final = 1.0
+"""An upload that nobody will complete is aborted so often, with doubling waits, until the origin says that it is gone."""
+
+COMMIT_RETRY_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class FlusherParts:
+    """What the flusher works with; made once by the engine."""
+
+    planner: FlushPlanner
+    attempts: Attempts
+    rows: DirtyRows
+    sender: Sender
+    commit: Commit
+    applier: Applier
+    queue: KeyQueue
+    generations: Generations
+    clock: Clock
+    rng: random.Random
+    stats: Stats
+    epoch: int
+
+
+class Flusher:
+    """Owns the planner and every task that it causes."""
+
+    def __init__(self, parts: FlusherParts) -> None:
+        self._parts = parts
+        self._rows = parts.rows
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Puts that are being sent now: whoever sends ends the upload of one that is overtaken.
+        self._sending: set[int] = set()
+        self.waits = FlushWaits(
+            self._post, parts.planner.barrier_remaining, lambda: parts.commit.last_sequence
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._bug: BaseException | None = None
+        self._has_bug = asyncio.Event()
+        self._is_closed = False
+
+    # --- the planner's road ------------------------------------------------------------------------------------------
+
+    def load(self, entries: Iterable[DirtyEntry]) -> None:
+        """Take over the queue that recovery found, oldest first."""
+        for entry in entries:
+            self._parts.sender.adopt(entry)
+            self._post(DirtyAdded(entry, self._parts.clock.wall_s()))
+
+    def absorb(self, effects: Effects) -> None:
+        """Take over what a batch changed; a listener of the engine's state."""
+        wall_s = self._parts.clock.wall_s()
+        for entry in effects.dirty_added:
+            self._post(DirtyAdded(entry, wall_s))
+        for entry in effects.dirty_removed:
+            self._parts.attempts.forget_answer(entry.sequence)
+        for entry in effects.discarded:
+            self._post(DirtyRemoved(entry.sequence))
+        for entry in effects.abandoned_uploads:
+            self._end_upload(entry.sequence)
+
+    def _post(self, event: Event) -> None:
+        if self._is_closed:
+            return
+        for instruction in self._parts.planner.handle(event, self._parts.clock.monotonic_s()):
+            self._carry_out(instruction)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case StartFlush():
+                self._start(self._flush(instruction), f"flush-{instruction.sequence}")
+            case StartDeletes():
+                self._start(self._delete(instruction), f"deletes-{instruction.bucket}")
+            case CheckByHead():
+                self._start(self._check(instruction), f"check-{instruction.sequence}")
+            case Confirm():
+                self._start(self._confirm(instruction), f"confirm-{instruction.sequence}")
+            case Quarantine(sequence=sequence, reason=reason):
+                log.error("change %d is quarantined: %s", sequence, reason)
+                self._parts.stats.flushed["quarantined"] += 1
+                self._start(self._journal(Quarantined(FORMAT, sequence, reason)), f"quarantine-{sequence}")
+            case Release(sequence=sequence):
+                self._start(self._journal(Released(FORMAT, sequence)), f"release-{sequence}")
+            case BarrierReached() | BarrierBlocked():
+                self.waits.end(instruction)
+            case WakeAt(time_s=time_s):
+                self._wake_at(time_s)
+            case _:
+                assert_never(instruction)
+
+    def _start(self, work: Coroutine[object, object, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            self._bug = self._bug or bug
+            self._has_bug.set()
+
+    def _wake_at(self, time_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        wait_s = max(0.0, time_s - self._parts.clock.monotonic_s())
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._post, Tick())
+
+    async def run(self) -> None:
+        """Raise what a task of the flusher failed of; only a bug makes this return before it is cancelled."""
+        await self._has_bug.wait()
+        assert self._bug is not None
+        raise self._bug
+
+    async def close(self) -> None:
+        """Cut what is under way; the queue is in the journal."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in tuple(self._tasks):
+            task.cancel()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        self.waits.close()
+
+    # --- puts --------------------------------------------------------------------------------------------------------
+
+    async def _flush(self, start: StartFlush) -> None:
+        entry = self._rows.entry(start.sequence)
+        if entry is None:
+            self._post(FlushSkipped(start.sequence))
+            return
+        self._sending.add(start.sequence)
+        try:
+            async with self._parts.queue.turn(ObjectName(entry.bucket, entry.key), Turn.FLUSH):
+                event = await self._parts.attempts.put(start)
+        finally:
+            self._sending.discard(start.sequence)
+        if self._rows.entry(start.sequence) is None:
+            self._end_upload(start.sequence)
+        self._post(event)
+
+    # --- uploads of ours that nobody will complete -------------------------------------------------------------------
+
+    def _end_upload(self, sequence: int) -> None:
+        """Abort the upload of a change that left the queue; one that is being sent is aborted when that has ended."""
+        if self._parts.sender.has_upload(sequence) and sequence not in self._sending and not self._is_closed:
+            self._start(self._abort_upload(sequence), f"abort-upload-{sequence}")
+
+    async def _abort_upload(self, sequence: int) -> None:
+        wait_s = ABORT_DELAY_S
+        for _ in range(ABORTS_MAX):
+            if await self._parts.sender.abort(sequence):
+                return
+            await self._parts.clock.sleep(wait_s * (0.5 + self._jitter()))
+            wait_s *= 2
+        log.warning("the upload of change %d stays at the origin: it cannot be aborted", sequence)
+        self._parts.sender.forget(sequence)
+
+    # --- deletes -----------------------------------------------------------------------------------------------------
+
+    async def _delete(self, start: StartDeletes) -> None:
+        """Send a batch; a key whose turn does not come at once goes alone, so that it holds up no other."""
+        together: list[DirtyEntry] = []
+        for sequence in start.sequences:
+            entry = self._rows.entry(sequence)
+            if entry is None:
+                self._post(FlushSkipped(sequence))
+            elif self._parts.queue.is_idle(ObjectName(entry.bucket, entry.key)):
+                together.append(entry)
+            else:
+                alone = self._delete_together(start.bucket, (entry,), start.priority)
+                self._start(alone, f"delete-{sequence}")
+        if together:
+            await self._delete_together(start.bucket, tuple(together), start.priority)
+
+    async def _delete_together(
+        self, bucket: str, entries: tuple[DirtyEntry, ...], priority: Priority
+    ) -> None:
+        async with AsyncExitStack() as turns:
+            for entry in entries:
+                await turns.enter_async_context(
+                    self._parts.queue.turn(ObjectName(bucket, entry.key), Turn.FLUSH)
+                )
+            current = tuple(entry for entry in entries if self._rows.entry(entry.sequence) is not None)
+            events: list[Event] = [FlushSkipped(e.sequence) for e in entries if e not in current]
+            if current:
+                events += await self._parts.attempts.deletes(bucket, current, priority)
+        for event in events:
+            self._post(event)
+
+    # --- checks and confirmations ------------------------------------------------------------------------------------
+
+    async def _check(self, check: CheckByHead) -> None:
+        self._post(await self._parts.attempts.check(check))
+
+    async def _confirm(self, confirm: Confirm) -> None:
+        entry = self._rows.entry(confirm.sequence)
+        if entry is not None:
+            name = ObjectName(entry.bucket, entry.key)
+            identity = self._parts.attempts.answer(confirm.sequence)
+            validated = Validated(self._parts.clock.wall_s(), self._parts.epoch)
+            is_committed = await self._commit(Flushed(FORMAT, confirm.sequence, identity, validated))
+            self._parts.generations.bump(name)
+            if not is_committed:
+                # The door is closed; the change stays dirty in the journal, and the next start sends it again.
+                return
+            if confirm.is_overtaken:
+                await self._parts.applier.change(ForgetClean(entry.bucket, entry.key))
+            self._parts.stats.flushed["done"] += 1
+        self._parts.attempts.forget(confirm.sequence)
+        self._post(Confirmed(confirm.sequence))
+
+    async def _journal(self, mutation: Mutation) -> None:
+        await self._commit(mutation)
+
+    async def _commit(self, mutation: Mutation) -> bool:
+        """Commit, again while the disk refuses with a known outcome; False where the door is closed."""
+        while True:
+            try:
+                await self._parts.commit.commit(mutation)
+            except UnknownOutcomeError:
+                return False
+            except StorageError as error:
+                log.warning("a flush cannot be confirmed yet: %s", error)
+                await self._parts.clock.sleep(COMMIT_RETRY_S + self._jitter())
+            else:
+                return True
+
+    def _jitter(self) -> float:
+        return self._parts.rng.random()
+
+    # --- what is dirty -----------------------------------------------------------------------------------------------
+
+    def dirty_entry(self, name: ObjectName) -> DirtyEntry | None:
+        """Give the key's newest change that is not at the origin."""
+        return self._rows.newest(name)
+
+    def has_dirty_put(self, bucket: str) -> bool:
+        """Whether an object of the bucket is acknowledged and not at the origin."""
+        return self._rows.has_put(bucket)
+
+    def quarantine_reason(self, name: ObjectName) -> str:
+        """Say why the origin refused the key's newest change for good; "" where it did not."""
+        planner = self._parts.planner
+        is_quarantined = planner.state_of(name) is FlushState.QUARANTINED
+        return (planner.reason_of(name) or "refused") if is_quarantined else ""
+
+    def note_stray(self, name: ObjectName) -> None:
+        """Learn that something was sent under the key outside of the flush that may yet take effect."""
+        self._post(StrayNoted(name))
+
+    def origin_upload_ids(self) -> frozenset[str]:
+        """Name the uploads at the origin that are the flush's own."""
+        return self._parts.sender.upload_ids()
+
+    # --- commands ----------------------------------------------------------------------------------------------------
+
+    async def flush_key(self, name: ObjectName) -> None:
+        """Send the key's newest change now; see `FlushWaits.flush_key`."""
+        await self.waits.flush_key(name)
+
+    def drain(self) -> Barrier:
+        """Hold nothing back any more; give a barrier over everything."""
+        self._post(DrainStarted())
+        return self.waits.begin(Scope())
+
+    def retry_quarantined(self, scope: Scope) -> None:
+        """Send what the origin refused once more."""
+        self._post(RetryQuarantined(scope))
+
+    async def discard(self, name: ObjectName) -> int:
+        """Give up what the origin refused of one key; give how many changes that were."""
+        async with self._parts.queue.turn(name, Turn.WRITE_BACK):
+            entry = self.dirty_entry(name)
+            if entry is None or not self.quarantine_reason(name):
+                return 0
+            with self._parts.generations.writing(name):
+                await self._parts.commit.commit(Discarded(FORMAT, entry.sequence))
+        return 1

@@ -1,0 +1,303 @@
+"""Take a body in from a client: hash it and write it to reserved space, in bounded memory.
+
+    Inlet.begin ──> BodyIntake.take      for write-back: PutObject and UploadPart alike
+    Inlet.copy  ──> BodyIntake.pieces    the local copy of what is streamed through to the origin
+    HeldBodies  ──> HeldContent          what is written through is taken into memory first, where it is small
+
+A tiny body stays in memory and rides in the journal. Any other body gets its space before its first byte, so that a full disk is told at
+the head; what fails later leaves dead space in its segment, never a half-written object. While the disk is known to be bad no body begins
+here at all: the caller writes through instead, from the first byte.
+"""
+
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol, Self
+
+import msgspec
+
+from storage.clock import Clock
+from storage.errors import DiskFailedError, DiskFullError, StorageError
+from storage.records import NOWHERE
+from storage.requests import Content
+from storage.segments import BlockChecksums, Reservation, SegmentStore
+from storage.types import BLOCK_BYTES, MIB, TINY_BODY_BYTES_MAX, Checksum, Extent, Location, Stream
+from storage.workers import Workers
+
+WRITE_BYTES: Final = MIB
+"""Collected before one pwrite: fewer hops to a worker thread, bounded memory."""
+
+SYNC_EVERY_BYTES: Final = 8 * MIB
+"""A long body is synced as it comes, so that a small commit in the same segment never waits for much of it."""
+
+BAD_DISK_S: Final = 5.0
+"""So long after a write that the disk refused no body begins; then one is tried again."""
+
+HELD_BODY_BYTES_MAX: Final = 8 * MIB
+"""A body up to this size is taken in whole before it is written through, so that nothing unverified reaches the origin."""
+
+HELD_BYTES_MAX: Final = 64 * MIB
+"""All bodies held at a time; one that finds no room is streamed, with its last piece held back."""
+
+log = logging.getLogger(__name__)
+
+
+class Intake(msgspec.Struct, frozen=True):
+    """A body that is on disk, or in memory where it is tiny; durable once a commit has named its extents."""
+
+    size: int
+    md5_hex: str
+    extents: tuple[Extent, ...]
+    tiny: bytes = b""
+
+
+class BodyIntake:
+    """Takes in one body, once, by `take` or by `pieces`.
+
+    A context manager that is left once a row names the bytes, or none will: until then their space is held, so that no segment goes
+    between its writing and the row. Leaving it in the middle, cancelled or not, gives the space up.
+    """
+
+    def __init__(self, segments: SegmentStore, workers: Workers, content: Content, stream: Stream) -> None:
+        """Reserve the space.
+
+        Raises:
+            DiskFullError: There is none; nothing of the body was read.
+        """
+        self._segments = segments
+        self._workers = workers
+        self._content = content
+        self._stream = stream
+        self._is_tiny = content.size <= TINY_BODY_BYTES_MAX and stream is Stream.DIRTY
+        self._reservations: tuple[Reservation, ...] = ()
+        if self._is_tiny:
+            _check_tiny_room(segments, content.size)
+        elif content.size:
+            self._reservations = segments.reserve(content.size, stream)
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._checksums = [BlockChecksums() for _ in self._reservations]
+        self._tiny = bytearray()
+        self._buffer = bytearray()
+        self._received = 0
+        self._written = 0
+        self._current = 0
+        self._current_start = 0
+        self._synced_at = 0
+        self._has_failed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._segments.settle(self._reservations)
+
+    async def take(self) -> Intake:
+        """Take in the whole body.
+
+        Raises:
+            DiskFullError, DiskFailedError, UnknownOutcomeError: The disk refused; the space is dead then.
+            Exception: What the content raised when it failed its check.
+        """
+        async for piece in self._content.chunks():
+            await self._add(piece)
+        return self.result()
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield each piece of the body after it was taken in, the last one after the whole body was.
+
+        A disk that refuses ends the taking in, not the stream: `kept` is None then.
+        """
+        async for piece in self._content.chunks():
+            if not self._has_failed:
+                await self._add_if_possible(piece)
+            yield piece
+
+    def kept(self) -> Intake | None:
+        """Say what `pieces` took in; None where the disk refused, or not all was asked for."""
+        is_whole = self._written == self._content.size and not self._has_failed
+        return self.result() if is_whole else None
+
+    def result(self) -> Intake:
+        """Say what was taken in; only after the last piece."""
+        size = len(self._tiny) if self._is_tiny else self._written
+        assert size == self._content.size, f"{size} bytes of {self._content.size} were taken in"
+        return Intake(size, self._md5.hexdigest(), self._extents(), bytes(self._tiny))
+
+    async def _add(self, piece: bytes) -> None:
+        """Take one piece; with the last one all that is buffered is written, and synced where the body is long."""
+        self._received += len(piece)
+        assert self._received <= self._content.size, f"a body of {self._content.size} bytes goes on"
+        is_last = self._received == self._content.size
+        if self._is_tiny:
+            self._md5.update(piece)
+            self._tiny += piece
+            return
+        if not self._buffer and (is_last or len(piece) >= WRITE_BYTES):
+            await self._write(piece)
+        else:
+            self._buffer += piece
+            if is_last or len(self._buffer) >= WRITE_BYTES:
+                full, self._buffer = bytes(self._buffer), bytearray()
+                await self._write(full)
+        await self._sync_long_body(is_last=is_last)
+
+    async def _add_if_possible(self, piece: bytes) -> None:
+        try:
+            await self._add(piece)
+        except StorageError as error:
+            log.warning("a body is not kept: %s", error)
+            self._has_failed = True
+
+    async def _write(self, piece: bytes) -> None:
+        await self._workers.run(self._hash_and_write, piece)
+
+    def _hash_and_write(self, piece: bytes) -> None:
+        """Write one piece, across reservations where it crosses one; runs in a worker thread."""
+        self._md5.update(piece)
+        rest = memoryview(piece)
+        while rest:
+            reservation = self._reservations[self._current]
+            start = self._written - self._current_start
+            part = rest[: reservation.length - start]
+            self._checksums[self._current].update(part)
+            self._segments.write(reservation, start, part)
+            self._written += len(part)
+            rest = rest[len(part) :]
+            if self._written == self._current_start + reservation.length:
+                self._current += 1
+                self._current_start = self._written
+
+    async def _sync_long_body(self, *, is_last: bool) -> None:
+        """Sync what has come of a body over a block; a copy of what the origin has needs none."""
+        unsynced = self._written - self._synced_at
+        if self._stream is not Stream.DIRTY or self._content.size <= BLOCK_BYTES or not unsynced:
+            return
+        if is_last or unsynced >= SYNC_EVERY_BYTES:
+            self._synced_at = self._written
+            await self._workers.run(self._segments.sync, sorted({r.segment_id for r in self._reservations}))
+
+    def _extents(self) -> tuple[Extent, ...]:
+        if self._is_tiny:
+            size = len(self._tiny)
+            return (Extent(0, size, msgspec.structs.replace(NOWHERE, length=size)),) if size else ()
+        extents: list[Extent] = []
+        position = 0
+        for reservation, checksums in zip(self._reservations, self._checksums, strict=True):
+            location = Location(
+                reservation.segment_id, reservation.offset, reservation.length, checksums.digest()
+            )
+            extents.append(Extent(position, position + reservation.length, location))
+            position += reservation.length
+        return tuple(extents)
+
+
+def _check_tiny_room(segments: SegmentStore, size: int) -> None:
+    """Refuse a tiny body before the journal eats the reserve, or the way out, flush confirmations, would be blocked."""
+    if size > segments.disk_room_bytes:
+        raise DiskFullError(
+            f"no room for {size} bytes: the disk has {segments.disk_room_bytes} above its reserve"
+        )
+
+
+class Room(Protocol):
+    """Who makes space where clean bytes can go: `Reclaim`."""
+
+    async def make_room(self, size: int) -> bool:
+        """Wait a bounded time for room for `size` bytes; False where it does not come."""
+        ...
+
+
+class Inlet:
+    """Where bodies begin: space for them, made where it can be, and what is known of the disk."""
+
+    def __init__(self, segments: SegmentStore, workers: Workers, room: Room, clock: Clock) -> None:
+        self._segments = segments
+        self._workers = workers
+        self._room = room
+        self._clock = clock
+        self._bad_until_s = 0.0
+
+    async def begin(self, content: Content) -> BodyIntake | None:
+        """Reserve space for a body that will be dirty, after clean bytes have gone where they must.
+
+        None where there is no space, or the disk refused a write just now; nothing of the body was read.
+        """
+        if self._clock.monotonic_s() < self._bad_until_s:
+            return None
+        try:
+            return BodyIntake(self._segments, self._workers, content, Stream.DIRTY)
+        except DiskFullError:
+            # A body may open a segment behind its last full one, which counts whole.
+            if not await self._room.make_room(content.size + self._segments.segment_bytes):
+                return None
+        try:
+            return BodyIntake(self._segments, self._workers, content, Stream.DIRTY)
+        except DiskFullError:
+            return None
+
+    def copy(self, content: Content) -> BodyIntake | None:
+        """Reserve space for a copy of what goes through to the origin; None where there is none at hand."""
+        try:
+            return BodyIntake(self._segments, self._workers, content, Stream.CLEAN)
+        except StorageError:
+            return None
+
+    @contextmanager
+    def watching_disk(self) -> Iterator[None]:
+        """Learn from what the block raises that the disk is bad."""
+        try:
+            yield
+        except (DiskFullError, DiskFailedError) as error:
+            log.warning("writes go through for %.0f s: %s", BAD_DISK_S, error)
+            self._bad_until_s = self._clock.monotonic_s() + BAD_DISK_S
+            raise
+
+
+class HeldContent:
+    """A body in memory, verified, as content that can be read more than once."""
+
+    def __init__(self, data: bytes, original: Content) -> None:
+        self._original = original
+        self.data = data
+        self.size = len(data)
+
+    @classmethod
+    async def take(cls, content: Content) -> "HeldContent":
+        """Read a body whole; raises what the content raises when it fails its check."""
+        data = b"".join([piece async for piece in content.chunks()])
+        assert len(data) == content.size, f"{len(data)} bytes of {content.size} came"
+        return cls(data, content)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield it."""
+        view = memoryview(self.data)
+        for start in range(0, self.size, WRITE_BYTES):
+            yield bytes(view[start : start + WRITE_BYTES])
+
+    def checksums(self) -> tuple[Checksum, ...]:
+        """Give what the original verified."""
+        return self._original.checksums()
+
+    def md5_digest(self) -> bytes:
+        """Compute the MD5: 1.5 ms a MiB, so not in the event loop."""
+        return hashlib.md5(self.data, usedforsecurity=False).digest()
+
+
+class HeldBodies:
+    """Bounds the bodies that are in memory on their way through to the origin."""
+
+    def __init__(self, limit_bytes: int = HELD_BYTES_MAX) -> None:
+        self._limit_bytes = limit_bytes
+        self.taken_bytes = 0
+
+    @contextmanager
+    def room(self, size: int) -> Iterator[bool]:
+        """Say whether a body of `size` bytes may be held while the block lasts."""
+        has_room = size <= HELD_BODY_BYTES_MAX and self.taken_bytes + size <= self._limit_bytes
+        taken = size if has_room else 0
+        self.taken_bytes += taken
+        try:
+            yield has_room
+        finally:
+            self.taken_bytes -= taken

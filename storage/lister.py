@@ -1,0 +1,120 @@
+"""List objects: the driver of `listing.ListingMerger`.
+
+The overlay is read before each origin page it is merged with: an entry leaves the overlay when its flush is
+confirmed, and a page that was asked for before that may not show it yet. The merger drops its pages whenever it reads
+another chunk, so each page is younger than the chunk it meets.
+"""
+
+from typing import Final, Protocol, assert_never
+
+from storage import keys
+from storage.errors import OriginUnavailableError
+from storage.family import Family
+from storage.listing import (
+    ListEntry,
+    ListingMerger,
+    ListQuery,
+    ListResult,
+    NeedOriginPage,
+    NeedOverlay,
+    OriginPage,
+    OverlayChunk,
+    overlay_entry,
+)
+from storage.origin.documents import ListedObject, ListPage
+from storage.rows import RowSource, decode_overlay
+from storage.types import ChecksumAlgorithm, ChecksumType
+
+STEPS_MAX: Final = 10_000
+"""No page of 1000 keys needs more pages and chunks, unless the origin does not move on."""
+
+
+_ALGORITHMS: Final = frozenset(ChecksumAlgorithm)
+_TYPES: Final = frozenset(ChecksumType)
+
+
+class PageSource(Protocol):
+    """Who gives the origin's pages: `origin.client.OriginClient`."""
+
+    async def list_objects_v2(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        delimiter: str = "",
+        start_after: str = "",
+        token: str = "",
+        max_keys: int = 1000,
+    ) -> ListPage:
+        """Give one page; `token` is the page before's and takes the place of `start_after`."""
+        ...
+
+
+class Lister:
+    """Answers ListObjectsV2 and ListObjects."""
+
+    def __init__(self, index: RowSource, origin: PageSource) -> None:
+        self._index = index
+        self._origin = origin
+
+    async def list(self, query: ListQuery) -> ListResult:
+        """Give one page, with all that was acknowledged and without what was deleted.
+
+        Raises:
+            NoSuchBucketError: The origin has no such bucket.
+            OriginError: The origin failed; a listing is never made up of the overlay alone.
+        """
+        merger = ListingMerger(query)
+        for _ in range(STEPS_MAX):
+            step = merger.step()
+            match step:
+                case ListResult():
+                    return step
+                case NeedOverlay():
+                    merger.feed_overlay(self._overlay_chunk(step))
+                case NeedOriginPage():
+                    merger.feed_origin(await self._origin_page(step))
+                case _:
+                    assert_never(step)
+        raise OriginUnavailableError("the origin's listing does not end", status=0, code="BadAnswer")
+
+    def _overlay_chunk(self, need: NeedOverlay) -> OverlayChunk:
+        start, stop = keys.prefix_range(need.bucket, need.prefix)
+        if need.after:
+            start = max(start, keys.object_key(need.bucket, need.after) + b"\x00")
+        rows = self._index.scan(Family.OVERLAY, start, stop, need.limit) if start < stop else []
+        entries = tuple(
+            overlay_entry(keys.split_object_key(row_key).key, decode_overlay(value))
+            for row_key, value in rows
+        )
+        return OverlayChunk(entries, is_last=len(rows) < need.limit)
+
+    async def _origin_page(self, need: NeedOriginPage) -> OriginPage:
+        page = await self._origin.list_objects_v2(
+            need.bucket,
+            need.prefix,
+            delimiter=need.delimiter,
+            start_after=need.start_after,
+            max_keys=need.max_keys,
+            token=need.token,
+        )
+        return OriginPage(
+            tuple(_entry(listed) for listed in page.objects),
+            page.prefixes,
+            page.is_truncated,
+            page.next_token,
+        )
+
+
+def _entry(listed: ListedObject) -> ListEntry:
+    return ListEntry(
+        listed.key,
+        listed.size,
+        listed.etag,
+        listed.last_modified_s,
+        storage_class=listed.storage_class,
+        checksum_algorithms=tuple(
+            ChecksumAlgorithm(a) for a in listed.checksum_algorithms if a in _ALGORITHMS
+        ),
+        checksum_type=ChecksumType(listed.checksum_type) if listed.checksum_type in _TYPES else None,
+    )

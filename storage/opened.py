@@ -1,0 +1,60 @@
+"""One version of an object, open for reading."""
+
+from storage.bodies import Held, VersionBody
+from storage.fills import Fill
+from storage.supply import Supply
+from storage.types import ByteRange, CacheResult, ObjectName
+
+
+class Opened:
+    """`requests.OpenObject`: a version, pinned since its row was read, and the fill that its opening began."""
+
+    __slots__ = ("_fill", "_held", "_name", "_supply", "reason", "record", "result")
+
+    def __init__(
+        self,
+        supply: Supply,
+        name: ObjectName,
+        held: Held,
+        result: CacheResult,
+        reason: str = "",
+        fill: Fill | None = None,
+    ) -> None:
+        """Take over the pin of `held`, and the join of `fill`."""
+        self._supply = supply
+        self._name = name
+        self._held: Held | None = held
+        self._fill = fill
+        self.record = held.record
+        self.result = result
+        self.reason = reason
+
+    def read(self, span: ByteRange) -> VersionBody:
+        """Plan the bytes of `span`."""
+        held, self._held = self._held, None
+        fill, self._fill = self._fill, None
+        return VersionBody(
+            self._supply.body_parts,
+            self._name,
+            held or self._supply.hold(self._name, self.record),
+            span,
+            fill=fill,
+            is_stale=self.result is CacheResult.STALE,
+        )
+
+    async def close(self) -> None:
+        """Let go of the pin, and of a fill that nobody reads."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.pin.release()
+        fill, self._fill = self._fill, None
+        if fill is not None:
+            fill.leave()
+
+
+def joined(fill: Fill | None) -> Fill | None:
+    """Join a fill for whoever opens; None where it has ended, and the index knows what it brought."""
+    if fill is None or fill.is_finished:
+        return None
+    fill.join()
+    return fill

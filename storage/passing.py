@@ -1,0 +1,218 @@
+"""Operations that the origin alone answers: buckets, copies, and uploads that only it can keep.
+
+Each is flushed for first what it concerns (a key, or a bucket's objects), and what it may have changed is forgotten after it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+from xml.sax.saxutils import escape
+
+from storage.errors import BucketNotEmptyError
+from storage.facts_table import FactsTable
+from storage.flusher import Flusher
+from storage.intake import HeldBodies, HeldContent
+from storage.origin.client import OriginClient
+from storage.origin.control import ControlLane
+from storage.origin.documents import PartToComplete
+from storage.origin.multipart import PartTarget
+from storage.origin.wire import OutgoingBody, object_headers
+from storage.records import FORMAT, PartRecord, UploadRecord
+from storage.requests import (
+    BucketEntry,
+    CompletedPart,
+    Content,
+    OriginReply,
+    PartsPage,
+    PutResult,
+    UploadRequest,
+)
+from storage.through import Through, quarantined_error
+from storage.types import ObjectName
+from storage.workers import Workers
+from storage.writemode import is_conditional
+from storage.writer import held_body
+
+Headers = tuple[tuple[str, str], ...]
+
+UPLOAD_PAGES_MAX: Final = 100
+"""So many pages of the origin's uploads are read for one listing: 100,000 uploads."""
+
+
+@dataclass(slots=True)
+class PassingParts:
+    """What passing works with; made once by the engine."""
+
+    origin: OriginClient
+    control: ControlLane
+    through: Through
+    flusher: Flusher
+    facts: FactsTable
+    held: HeldBodies
+    workers: Workers
+    wall_s: Callable[[], float]
+
+
+class Passing:
+    """Passes operations on."""
+
+    def __init__(self, parts: PassingParts) -> None:
+        self._parts = parts
+
+    # --- buckets -----------------------------------------------------------------------------------------------------
+
+    async def list_buckets(self) -> tuple[BucketEntry, ...]:
+        """Give the origin's buckets, by name."""
+        buckets = await self._parts.control.list_buckets()
+        return tuple(sorted((BucketEntry(b.name, b.created_at_s) for b in buckets), key=lambda b: b.name))
+
+    async def create_bucket(self, bucket: str, *, region: str, headers: Headers) -> OriginReply:
+        """Make a bucket, with the client's own headers (ACL, object lock) handed on."""
+        body = b"" if region in {"", "us-east-1"} else _location_document(region)
+        try:
+            async with self._parts.origin.request(
+                "PUT", ObjectName(bucket, ""), headers=headers, body=body
+            ) as answer:
+                document = b"".join([chunk async for chunk in answer.chunks()])
+                return OriginReply(answer.status, answer.headers, document)
+        finally:
+            # Behind the request: whoever asked before or during it does not know its outcome.
+            self._parts.facts.drop(bucket)
+
+    async def delete_bucket(self, bucket: str) -> None:
+        """Delete an empty bucket: tombstones are flushed first; a dirty put makes it not empty.
+
+        Writes that come meanwhile wait, and then meet a bucket that is there or one that is not.
+
+        Raises:
+            BucketNotEmptyError: The origin, or the overlay, has an object in it.
+            QuarantinedError: The origin refused to delete one of its objects.
+            OriginError: The origin refused, or does not take what must be flushed first.
+        """
+        await self._parts.facts.facts(bucket)
+        async with self._parts.facts.closed(bucket):
+            if self._parts.flusher.has_dirty_put(bucket):
+                raise BucketNotEmptyError(f"bucket {bucket} holds acknowledged objects")
+            await self._parts.flusher.waits.flush_bucket(bucket)
+            await self._parts.control.delete_bucket(bucket)
+
+    # --- copies ------------------------------------------------------------------------------------------------------
+
+    async def copy_object(self, source: ObjectName, target: ObjectName, headers: Headers) -> PutResult:
+        """Copy at the origin, which sees both objects as they were acknowledged.
+
+        Raises:
+            QuarantinedError: The origin refused the newest change of one of the two.
+            NoSuchKeyError: There is no source; the target stays as it was.
+            OriginError: The origin refused or failed.
+        """
+        async with self._parts.through.operation(target) as passed:
+            await self._flush_source(source, target)
+            answer = await self._parts.origin.copy_object(source, target, headers)
+            passed.is_unknown = answer.is_earlier_unknown
+        return PutResult(
+            answer.etag,
+            answer.last_modified_s or int(self._parts.wall_s()),
+            answer.checksums,
+            answer.headers,
+        )
+
+    async def _flush_source(self, source: ObjectName, target: ObjectName) -> None:
+        """Bring the source to the origin as it was acknowledged.
+
+        Not under the source's turn, which two copies in opposite directions would wait for in a ring. A write to the source that comes
+        now is concurrent with the copy, and either order is right.
+        """
+        flusher = self._parts.flusher
+        if source == target or flusher.dirty_entry(source) is None:
+            return
+        await flusher.waits.flush_key(source)
+        reason = flusher.quarantine_reason(source)
+        if reason:
+            raise quarantined_error(source, reason)
+
+    # --- the origin's own uploads ------------------------------------------------------------------------------------
+
+    async def create_upload(self, request: UploadRequest) -> str:
+        """Open an upload at the origin; its id is the origin's."""
+        checksum = (
+            (
+                ("x-amz-checksum-algorithm", request.checksum_algorithm),
+                ("x-amz-checksum-type", request.checksum_type),
+            )
+            if request.checksum_algorithm
+            else ()
+        )
+        told = {name for name, _ in request.origin_headers}
+        declared = tuple(pair for pair in checksum if pair[0] not in told)
+        headers = object_headers(request) + declared + request.origin_headers
+        return await self._parts.origin.create_multipart_upload(request.name, headers)
+
+    async def upload_part(
+        self, name: ObjectName, upload_id: str, number: int, content: Content, headers: Headers
+    ) -> PutResult:
+        """Hand a part on; a small one is taken in first, of a long one the last piece goes only after the body was verified."""
+        target = PartTarget(name, upload_id, number)
+        with self._parts.held.room(content.size) as is_held:
+            if is_held:
+                held = await HeldContent.take(content)
+                body = await held_body(held, headers, self._parts.workers)
+            else:
+                body = OutgoingBody(content.size, content.chunks, is_repeatable=False)
+            answer = await self._parts.origin.upload_part(target, body, headers=headers)
+        return PutResult(answer.etag, int(self._parts.wall_s()), content.checksums(), answer.headers)
+
+    async def complete_upload(
+        self, name: ObjectName, upload_id: str, parts: Sequence[CompletedPart], headers: Headers
+    ) -> PutResult:
+        """Complete the origin's upload."""
+        lines = tuple(PartToComplete(part.number, part.etag, part.checksums) for part in parts)
+        async with self._parts.through.operation(name, replaces=not is_conditional(headers)) as passed:
+            answer = await self._parts.origin.complete_multipart_upload(
+                name, upload_id, lines, headers=headers
+            )
+            passed.is_unknown = answer.is_earlier_unknown
+        return PutResult(answer.etag, int(self._parts.wall_s()), answer.checksums, answer.headers)
+
+    async def abort_upload(self, name: ObjectName, upload_id: str) -> None:
+        """Abort the origin's upload."""
+        await self._parts.origin.abort_multipart_upload(name, upload_id)
+
+    async def list_parts(
+        self, name: ObjectName, upload_id: str, *, part_marker: int, max_parts: int
+    ) -> PartsPage:
+        """Give the parts of the origin's upload behind a marker, at most `max_parts`."""
+        page = await self._parts.origin.list_parts(name, upload_id, marker=part_marker)
+        parts = tuple(
+            PartRecord(FORMAT, p.number, p.size, p.etag, p.last_modified_s, checksums=p.checksums)
+            for p in page.parts[:max_parts]
+        )
+        upload = UploadRecord(FORMAT, upload_id, name.bucket, name.key, 0.0, "")
+        is_truncated = page.is_truncated or len(page.parts) > len(parts)
+        return PartsPage(upload, parts, is_truncated, parts[-1].number if parts else part_marker)
+
+    async def uploads(self, bucket: str, prefix: str) -> tuple[UploadRecord, ...]:
+        """Give the open uploads that clients have at the origin, without the flusher's own."""
+        own = self._parts.flusher.origin_upload_ids()
+        found: list[UploadRecord] = []
+        key_marker = upload_id_marker = ""
+        for _ in range(UPLOAD_PAGES_MAX):
+            page = await self._parts.origin.list_multipart_uploads(
+                bucket, prefix, key_marker=key_marker, upload_id_marker=upload_id_marker
+            )
+            found += [
+                UploadRecord(FORMAT, u.upload_id, bucket, u.key, float(u.initiated_s), "")
+                for u in page.uploads
+                if u.upload_id not in own
+            ]
+            if not page.is_truncated:
+                break
+            key_marker, upload_id_marker = page.next_key_marker, page.next_upload_id_marker
+        return tuple(found)
+
+
+def _location_document(region: str) -> bytes:
+    return (
+        '<CreateBucketConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        f"<LocationConstraint>{escape(region)}</LocationConstraint></CreateBucketConfiguration>"
+    ).encode()

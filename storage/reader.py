@@ -1,0 +1,359 @@
+"""Open objects for reading: from the index while that is right, from the origin where it must be asked.
+
+    open -> row? -> fresh: serve it
+                 -> not fresh: validate (HEAD), then serve it, or the new version, or 404
+         -> tombstone: 404
+         -> nothing known: ask the origin. A GET is one request: its answer's headers make the version, its body fills it.
+
+What the origin says of a key, a 404 too, is believed and stored only if nothing was written to the key since it was
+asked (`Generations`); otherwise the answer is dropped and the row, which is newer, is read again. Equal questions
+asked at the same time are asked once; but a policy that says `always` is kept to the letter: what the origin was asked
+before a read began proves nothing to that read. A key that is written faster than the origin answers is asked for once more,
+for this reader alone, whose answer serves it and is not kept: what the origin said after the read began is right for
+that read.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from storage import keys
+from storage.applier import Applier
+from storage.cached import MarkValidated, StoreVersion
+from storage.clock import Clock
+from storage.errors import NoSuchKeyError, OriginRefusedError, OriginUnavailableError, OverloadedError
+from storage.family import Family
+from storage.fills import Fill, FillAnswer
+from storage.freshness import Verdict, judge, may_serve_stale
+from storage.generations import Generations, Watch
+from storage.ids import Ids
+from storage.opened import Opened, joined
+from storage.origin.answers import OriginAnswer
+from storage.origin.client import OriginClient
+from storage.origin.wire import OriginObject
+from storage.policy import Freshness, FreshnessMode, PolicyTable
+from storage.records import FORMAT, ObjectRecord, ObjectState, OriginIdentity, Validated
+from storage.rows import RowSource, decode_overlay
+from storage.singleflight import SingleFlight
+from storage.supply import INDEX_FAILURES, Supply
+from storage.types import BLOCK_BYTES, CacheResult, ObjectName, Priority, RangeSpec
+
+SHARED_ATTEMPTS_MAX: Final = 3
+"""So often an open starts over because the key was written while the origin was asked."""
+
+
+@dataclass(slots=True)
+class ReaderParts:
+    """What the reader works with; made once by the engine."""
+
+    index: RowSource
+    applier: Applier
+    origin: OriginClient
+    policies: Callable[[], PolicyTable]
+    generations: Generations
+    ids: Ids
+    clock: Clock
+    supply: Supply
+    epoch: int
+    trusted_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the origin said of an object: its version, whether the row holds it, and the fill that the answer began."""
+
+    record: ObjectRecord
+    is_kept: bool = True
+    fill: Fill | None = None
+
+
+class Reader:
+    """Opens objects and feeds their bodies. Owns the fills and the questions in flight."""
+
+    def __init__(self, parts: ReaderParts) -> None:
+        self._parts = parts
+        self._supply = parts.supply
+        self._validations: SingleFlight[ObjectName, _Told | None] = SingleFlight()
+        self._heads: SingleFlight[ObjectName, _Told | None] = SingleFlight()
+        self._colds: SingleFlight[tuple[ObjectName, int], _Told | None] = SingleFlight()
+
+    async def open(self, name: ObjectName, wanted: RangeSpec | None, *, metadata_only: bool) -> Opened:
+        """Give one version of the object to read from.
+
+        Args:
+            name: The object.
+            wanted: What part will be read, so that a cold GET asks the origin for no more.
+            metadata_only: No body will be read, or perhaps none; a cold object is asked for by HEAD.
+
+        Raises:
+            NoSuchKeyError: There is none, or its delete was acknowledged.
+            OriginError: The origin was needed and failed or refused.
+        """
+        for _ in range(SHARED_ATTEMPTS_MAX):
+            record = self._supply.record(name)
+            if record is not None:
+                opened = await self._open_known(name, record)
+            elif self._is_deleted(name):
+                raise _no_such_key(name)
+            elif metadata_only or (wanted is not None and wanted.start is None):
+                opened = await self._open_by_head(name)
+            else:
+                opened = await self._open_cold(name, wanted)
+            if opened is not None:
+                return opened
+        return await self._open_alone(name)
+
+    def _is_deleted(self, name: ObjectName) -> bool:
+        value = self._parts.index.get(Family.OVERLAY, keys.object_key(name.bucket, name.key))
+        return value is not None and decode_overlay(value).is_tombstone
+
+    def _freshness(self, name: ObjectName) -> Freshness:
+        return self._parts.policies().find(name).freshness
+
+    # --- known objects -----------------------------------------------------------------------------------------------
+
+    async def _open_known(self, name: ObjectName, record: ObjectRecord) -> Opened | None:
+        freshness = self._freshness(name)
+        now_s = self._parts.clock.wall_s()
+        trusted_epoch = self._parts.trusted_epoch
+        if judge(record, freshness, now_s, trusted_epoch) is Verdict.FRESH:
+            return Opened(self._supply, name, self._supply.held(record), CacheResult.HIT)
+        try:
+            told = await self._validations.run(
+                name,
+                lambda: self._validate(name, record, is_strict=freshness.mode is FreshnessMode.ALWAYS),
+            )
+        except (OriginUnavailableError, OverloadedError) as error:
+            if not may_serve_stale(record, freshness, now_s, trusted_epoch):
+                raise
+            code = error.code if isinstance(error, OriginUnavailableError) else "Overloaded"
+            return self._opened(name, _Told(record), CacheResult.STALE, f"origin: {code}")
+        if told is None:
+            return None
+        is_same = told.record.version_id == record.version_id
+        return self._opened(
+            name,
+            told,
+            CacheResult.HIT if is_same else CacheResult.MISS,
+            "validated" if is_same else "changed at the origin",
+        )
+
+    async def _validate(self, name: ObjectName, record: ObjectRecord, *, is_strict: bool) -> _Told | None:
+        """Ask the origin whether the version still stands; None where the row is to be read again.
+
+        Args:
+            name: The object.
+            record: The version known.
+            is_strict: Nobody may join who comes after the question was sent.
+        """
+        if is_strict:
+            self._validations.seal(name)
+        asked = self._asked_now()
+        with self._parts.generations.watch(name) as watch:
+            try:
+                found = await self._described(name, Priority.VALIDATION)
+            except NoSuchKeyError:
+                if not watch.is_current:
+                    return None
+                await self._supply.forget(name, record)
+                raise
+            if not watch.is_current:
+                return None
+            if not _is_same(record, found):
+                return await self._store(name, found, watch, asked, replaces=record.version_id)
+            return await self._confirm(name, record, found, asked)
+
+    async def _confirm(
+        self, name: ObjectName, record: ObjectRecord, found: OriginObject, asked: Validated
+    ) -> _Told | None:
+        assert record.origin is not None, "a clean version has an origin identity"
+        origin = msgspec.structs.replace(record.origin, last_modified_s=found.last_modified_s)
+        mark = MarkValidated(name.bucket, name.key, record.version_id, asked, origin)
+        try:
+            is_there = await self._parts.applier.change(mark)
+        except INDEX_FAILURES:
+            is_there = True
+        return _Told(record) if is_there else None
+
+    def _asked_now(self) -> Validated:
+        """Take the time before the origin is asked: its answer may be as old as that (RFC 9111 section 4.2.3)."""
+        return Validated(self._parts.clock.wall_s(), self._parts.epoch)
+
+    def _opened(self, name: ObjectName, told: _Told, result: CacheResult, reason: str = "") -> Opened | None:
+        """Open what was told, as the row holds it now; None where the row has moved on since."""
+        if not told.is_kept:
+            return Opened(
+                self._supply, name, self._supply.held(told.record), result, reason, joined(told.fill)
+            )
+        current = self._supply.record(name)
+        if current is None or current.version_id != told.record.version_id:
+            return None
+        return Opened(self._supply, name, self._supply.held(current), result, reason, joined(told.fill))
+
+    # --- unknown objects ---------------------------------------------------------------------------------------------
+
+    async def _open_by_head(self, name: ObjectName) -> Opened | None:
+        is_late = name in self._heads
+        told = await self._heads.run(name, lambda: self._head(name))
+        return self._opened_unknown(name, told, is_late=is_late)
+
+    def _opened_unknown(self, name: ObjectName, told: _Told | None, *, is_late: bool) -> Opened | None:
+        """Open what was told to a question that was asked for this read, or before it (`is_late`)."""
+        if told is None or (is_late and self._freshness(name).mode is FreshnessMode.ALWAYS):
+            return None
+        return self._opened(name, told, CacheResult.MISS)
+
+    async def _head(self, name: ObjectName) -> _Told | None:
+        with self._parts.generations.watch(name) as watch:
+            return await self._head_watched(name, watch)
+
+    async def _head_watched(self, name: ObjectName, watch: Watch) -> _Told | None:
+        asked = self._asked_now()
+        try:
+            found = await self._described(name, Priority.FOREGROUND)
+        except NoSuchKeyError:
+            if watch.is_current:
+                raise
+            return None
+        return await self._store(name, found, watch, asked, replaces=0)
+
+    async def _open_alone(self, name: ObjectName) -> Opened:
+        """Ask once more, share nothing, keep nothing: for a key that is written all the time."""
+        asked = self._asked_now()
+        found = await self._described(name, Priority.FOREGROUND)
+        record = self._supply.record(name)
+        if record is not None and record.state is not ObjectState.CLEAN:
+            return Opened(self._supply, name, self._supply.held(record), CacheResult.HIT)
+        if record is None and self._is_deleted(name):
+            raise _no_such_key(name)
+        told = _record_of(found, self._parts.ids.take_version_id(), asked)
+        return Opened(self._supply, name, self._supply.held(told), CacheResult.MISS, "written all the time")
+
+    async def _described(self, name: ObjectName, priority: Priority) -> OriginObject:
+        found = await self._parts.origin.head_object(name, priority=priority)
+        assert found is not None, "an unconditional HEAD describes the object"
+        return found
+
+    async def _open_cold(self, name: ObjectName, wanted: RangeSpec | None) -> Opened | None:
+        start = 0 if wanted is None or wanted.start is None else wanted.start
+        # Readers of the same stretch wait for one answer; a reader of another one need not wait for its bytes.
+        flight = (name, start // BLOCK_BYTES)
+        is_late = flight in self._colds
+        told = await self._colds.run(flight, lambda: self._cold(name, wanted))
+        return self._opened_unknown(name, told, is_late=is_late)
+
+    async def _cold(self, name: ObjectName, wanted: RangeSpec | None) -> _Told | None:
+        """Ask for the object and begin to fill it from the same answer."""
+        asked = self._asked_now()
+        with self._parts.generations.watch(name) as watch:
+            asking = self._parts.origin.get_object(name, _cold_range(wanted))
+            opening = AsyncExitStack()
+            try:
+                answer = await opening.enter_async_context(asking)
+            except NoSuchKeyError:
+                if watch.is_current:
+                    raise
+                return None
+            except OriginRefusedError as error:
+                if error.status != 416:
+                    raise
+                # The range lies behind the end; the description alone lets the caller say so.
+                return await self._head_watched(name, watch)
+            told: _Told | None = None
+            try:
+                told = await self._cold_answered(name, answer, watch, asked, opening)
+            finally:
+                if told is None or told.fill is None:
+                    await opening.aclose()
+            return told
+
+    async def _cold_answered(
+        self, name: ObjectName, answer: OriginAnswer, watch: Watch, asked: Validated, opening: AsyncExitStack
+    ) -> _Told | None:
+        """Keep the version that an answer shows, and hand the answer on to a fill where its bytes can be kept."""
+        told = await self._store(name, answer.object, watch, asked, replaces=0)
+        if told is None:
+            told = self._already_known(name, answer.object)
+        if told is None or not told.record.size:
+            return told
+        fill = await self._supply.start_fill_from(
+            name, told.record, answer.byte_range, _open_already(answer, opening)
+        )
+        return replace(told, fill=fill)
+
+    def _already_known(self, name: ObjectName, found: OriginObject) -> _Told | None:
+        """Find the version that a reader of another stretch stored while this answer came."""
+        record = self._supply.record(name)
+        if record is None or record.state is not ObjectState.CLEAN or not _is_same(record, found):
+            return None
+        return _Told(record)
+
+    async def _store(
+        self, name: ObjectName, found: OriginObject, watch: Watch, asked: Validated, *, replaces: int
+    ) -> _Told | None:
+        """Keep what the origin showed as a new version; None where the key was written meanwhile."""
+        if not watch.is_current:
+            return None
+        record = _record_of(found, self._parts.ids.take_version_id(), asked)
+        try:
+            is_stored = await self._parts.applier.change(
+                StoreVersion(name.bucket, name.key, record, replaces)
+            )
+        except INDEX_FAILURES:
+            return _Told(record, is_kept=False)
+        return _Told(record) if is_stored else None
+
+    async def close(self) -> None:
+        """End fills and questions in flight."""
+        await self._supply.close()
+        for flight in (self._validations, self._heads, self._colds):
+            await flight.close()
+
+
+@asynccontextmanager
+async def _open_already(answer: FillAnswer, holding: AsyncExitStack) -> AsyncIterator[FillAnswer]:
+    async with holding:
+        yield answer
+
+
+def _no_such_key(name: ObjectName) -> NoSuchKeyError:
+    return NoSuchKeyError(f"{name} does not exist")
+
+
+def _cold_range(wanted: RangeSpec | None) -> RangeSpec | None:
+    """Widen the range of a cold GET to whole blocks; None asks for the whole object.
+
+    Not a ByteRange: nobody knows yet how many bytes come, and a budget must not be charged for what a client makes up.
+    """
+    if wanted is None or wanted.start is None or (wanted.start < BLOCK_BYTES and wanted.stop is None):
+        return None
+    stop = None if wanted.stop is None else -(-wanted.stop // BLOCK_BYTES) * BLOCK_BYTES
+    return RangeSpec(wanted.start - wanted.start % BLOCK_BYTES, stop)
+
+
+def _is_same(record: ObjectRecord, found: OriginObject) -> bool:
+    """Whether the origin still shows the version we know, metadata included."""
+    origin = record.origin
+    if origin is None or origin.etag != found.etag or record.size != found.size:
+        return False
+    # A version of our own, just flushed, does not know the origin's date and id yet; it learns them now.
+    return origin.last_modified_s in {0, found.last_modified_s}
+
+
+def _record_of(found: OriginObject, version_id: int, validated: Validated) -> ObjectRecord:
+    return ObjectRecord(
+        FORMAT,
+        version_id,
+        found.size,
+        found.etag,
+        found.last_modified_s,
+        ObjectState.CLEAN,
+        OriginIdentity("", 0, found.size, found.etag, found.version_id, found.last_modified_s),
+        validated,
+        headers=found.headers,
+        user_metadata=found.user_metadata,
+        checksums=found.checksums,
+    )

@@ -1,0 +1,172 @@
+"""Make space: give up whole segments of clean bytes before bodies and fills run out of room.
+
+A segment goes in this order: its rows are dropped on the writer thread, which refuses while it holds a dirty byte; then it is
+marked removed, so nobody pins it any more; then, once its pins are gone, it is unlinked. A segment with a range that is not
+settled is passed over, since a row for it may yet come. Segments without a live byte go first; which of the others goes is the
+eviction policy's decision. Journal files are not reclaimed, whatever their bodies are: they are the truth about what is dirty.
+
+Nothing of this needs to be durable in its order: rows that a power cut brings back name a segment that is gone, and clean bytes
+that are gone are a miss. What was dirty is clean only since the journal's sync of its confirmation.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from storage.applier import Applier
+from storage.cached import DropSegment
+from storage.clock import Clock
+from storage.errors import StorageError
+from storage.eviction import EvictionPolicy
+from storage.rows import Effects
+from storage.segments import SegmentState, SegmentStore
+from storage.state import State
+from storage.stats import Stats
+from storage.types import Stream
+from storage.workers import Workers
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 1.0
+ROUND_SEGMENTS_MAX: Final = 64
+"""So many segments go in one round before the free space is looked at again."""
+
+ROOM_WAIT_S: Final = 5.0
+LOOK_AGAIN_S: Final = 0.02
+
+
+@dataclass(slots=True)
+class ReclaimParts:
+    """What reclaim works with; made once by the engine."""
+
+    segments: SegmentStore
+    state: State
+    applier: Applier
+    policy: EvictionPolicy
+    workers: Workers
+    clock: Clock
+    stats: Stats
+    room_bytes_min: int
+
+
+class Reclaim:
+    """Keeps `room_bytes_min` free where clean bytes can make it, and what bodies wait for on top of that."""
+
+    def __init__(self, parts: ReclaimParts) -> None:
+        self._parts = parts
+        self._wanted = asyncio.Event()
+        self._made = asyncio.Event()
+        self._asked_bytes = 0
+        for segment in parts.segments.states():
+            parts.policy.found(segment.segment_id)
+
+    def absorb(self, effects: Effects) -> None:
+        """Let the policy know of segments as rows begin to name them; a listener of the engine's state."""
+        is_clean_among = False
+        for segment_id, row in effects.segments.items():
+            if row.live_bytes >= 0 and self._state(segment_id) is not None:
+                self._parts.policy.found(segment_id)
+                is_clean_among |= row.dirty_bytes == 0
+        # Where all is dirty there is nothing to look for at each write.
+        if is_clean_among and self._is_room_wanted():
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Make room when it is wanted, and look by itself every second."""
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+            try:
+                await self.round()
+            except StorageError as error:
+                log.warning("no space can be reclaimed: %s", error)
+                await self._parts.clock.sleep(LOOK_EVERY_S)
+            finally:
+                self._made.set()
+
+    async def make_room(self, size: int) -> bool:
+        """Wait a bounded time for room for `size` bytes, for a body that found none; False where it does not come."""
+        self._asked_bytes += size
+        try:
+            async with asyncio.timeout(ROOM_WAIT_S):
+                while True:
+                    self._made.clear()
+                    self._wanted.set()
+                    await self._made.wait()
+                    if self._parts.segments.room_bytes >= size:
+                        return True
+                    if not self._may_give():
+                        return False
+                    # What could go is being read, or is more than one round gives.
+                    await self._parts.clock.sleep(LOOK_AGAIN_S)
+        except TimeoutError:
+            return False
+        finally:
+            self._asked_bytes -= size
+
+    async def round(self) -> None:
+        """Give up segments, one after the other, until there is the room that is wanted or nothing more to give.
+
+        Raises:
+            StorageError: The disk or the index refused; what was given up so far stays so.
+        """
+        await self._parts.workers.run(self._parts.segments.sample_free_bytes)
+        for _ in range(ROUND_SEGMENTS_MAX):
+            segment_id = self._dead_segment()
+            if segment_id is None and self._is_room_wanted():
+                victim = self._parts.policy.choose(self._is_reclaimable)
+                segment_id = None if victim is None else victim.segment_id
+            if segment_id is None:
+                break
+            await self._drop(segment_id)
+            # Each before the next is chosen: room comes with the unlinking.
+            await self._unlink()
+        await self._unlink()
+
+    def _is_room_wanted(self) -> bool:
+        return self._parts.segments.room_bytes < self._parts.room_bytes_min + self._asked_bytes
+
+    def _may_give(self) -> bool:
+        """Whether any segment could go, now or once its readers are gone."""
+        return any(self._is_clean(state) for state in self._parts.segments.states())
+
+    def _dead_segment(self) -> int | None:
+        """Give a segment that no row names: of failed bodies, overwritten or deleted objects."""
+        for state in self._parts.segments.states():
+            row = self._parts.state.segments.get(state.segment_id)
+            if self._is_clean(state) and (row is None or row.live_bytes == 0):
+                return state.segment_id
+        return None
+
+    def _is_reclaimable(self, segment_id: int) -> bool:
+        state = self._state(segment_id)
+        return state is not None and self._is_clean(state) and not state.pins
+
+    def _is_clean(self, state: SegmentState) -> bool:
+        """Whether a segment gets no more bytes, no row that is not there yet, and has no dirty byte."""
+        row = self._parts.state.segments.get(state.segment_id)
+        return state.is_sealed and state.is_settled and (row is None or row.dirty_bytes == 0)
+
+    def _state(self, segment_id: int) -> SegmentState | None:
+        """Say how a segment stands; None where it is no segment, but a journal file."""
+        state = self._parts.segments.state(segment_id)
+        return None if state is None or state.stream is Stream.JOURNAL else state
+
+    async def _drop(self, segment_id: int) -> None:
+        row = self._parts.state.segments.get(segment_id)
+        if not await self._parts.applier.change(DropSegment(segment_id)):
+            return
+        # Since the rows went, nobody could read one that names the segment; who had read one before has it pinned.
+        is_removed = self._parts.segments.remove(segment_id)
+        assert is_removed, f"segment {segment_id:x} had space that was not settled"
+        self._parts.policy.removed(segment_id)
+        self._parts.stats.evicted_bytes["space"] += 0 if row is None else row.live_bytes
+
+    async def _unlink(self) -> None:
+        for segment_id in self._parts.segments.take_removable():
+            await self._parts.workers.run(self._parts.segments.unlink, segment_id)

@@ -1,0 +1,308 @@
+"""From a directory to a consistent engine, in numbered steps.
+
+    1  lock the directory, read or make FORMAT
+    2  scan the journal, cut a torn tail, make durable what is accepted: a killed process leaves it in the page cache
+    3  open the index; one that is damaged, of another instance or behind the journal's checkpoint counts as missing
+    4  replay what the journal has and the index has not, with the same `apply` as at run time
+    5  load what the loop keeps in memory: the flush queue, segments, facts
+    6  begin a new journal file, whose first group reserves ids and starts the epoch; nothing is appended to an old one
+    7  checkpoint the index, then remove the files that an interrupted compaction has left
+
+Steps 3 and 4 are in `storage/index_recovery.py`. No data is scanned, so a start takes a second or two at any size: what a
+row names is checked when it is first read. A missing, short or wrong clean block is a miss then; a dirty one an error and
+an alarm. Segments that no row names are found by `SegmentStore.adopt`.
+
+The epoch is on disk before anything of the process can be: from here until it ends in order, a stop is unclean, and
+clean records that were validated before it are validated again before their first use.
+"""
+
+import logging
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from storage import keys
+from storage.applier import Sequenced, write_group
+from storage.errors import DamagedError, StorageError
+from storage.family import Family
+from storage.filesystem import Filesystem, Lock, disk_error
+from storage.ids import Ids
+from storage.index import Index
+from storage.index_recovery import (
+    IndexBrokenError,
+    IndexHome,
+    all_rows,
+    finish_rebuild,
+    fresh_index,
+    index_rows,
+    open_index,
+    replay_journal,
+)
+from storage.journal import Group, JournalWriter
+from storage.journal_files import remove_files
+from storage.journal_format import JOURNAL_DIRECTORY, journal_path
+from storage.journal_log import JournalLog, SealedFile
+from storage.journal_scan import JournalScan, scan, settle
+from storage.layout import SEGMENTS_DIRECTORY, Layout, open_layout, take_lock
+from storage.records import (
+    FORMAT,
+    BucketFacts,
+    DirtyEntry,
+    EpochEnded,
+    EpochStarted,
+    IdsReserved,
+    SegmentRow,
+    encode,
+)
+from storage.rows import EPOCH, RESERVED_IDS, decode_dirty, decode_facts, decode_segment, decode_upload
+
+__all__ = ["IndexHome", "Recovered", "RecoveryParts", "recover"]
+
+log = logging.getLogger(__name__)
+
+_SEGMENT_ID: Final = re.compile("[0-9a-f]{16}")
+
+_epoch_decoder: Final[msgspec.msgpack.Decoder[EpochStarted | EpochEnded]] = msgspec.msgpack.Decoder(
+    EpochStarted | EpochEnded
+)
+_reserved_decoder: Final = msgspec.msgpack.Decoder(IdsReserved)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A consistent directory, and what the loop keeps in memory of it.
+
+    Attributes:
+        journal_files: Every journal file that a location may point into: segment id and path.
+        next_sequence: That of the next mutation; all before it are applied.
+        epoch: This process', started in the journal already.
+        trusted_epoch: Clean records validated in an earlier epoch are validated before their first use.
+        is_unclean: The last process did not stop in order, or the index was rebuilt.
+    """
+
+    layout: Layout
+    lock: Lock
+    index: Index
+    journal: JournalLog
+    journal_files: tuple[tuple[int, str], ...]
+    next_sequence: int
+    applied_sequence: int
+    ids: Ids
+    epoch: int
+    trusted_epoch: int
+    is_unclean: bool
+    dirty: tuple[DirtyEntry, ...]
+    segments: tuple[SegmentRow, ...]
+    facts: tuple[BucketFacts, ...]
+    open_uploads: int
+
+    def release(self) -> None:
+        """Close what recovery opened, for a start that fails afterwards."""
+        self.journal.close()
+        self.index.close()
+        self.lock.close()
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryParts:
+    """What recovery works with."""
+
+    filesystem: Filesystem
+    index_home: IndexHome
+    origin: str
+    fresh_instance_id: bytes
+
+
+def recover(parts: RecoveryParts) -> Recovered:
+    """Bring a directory to a consistent engine. Blocks.
+
+    Raises:
+        LockedError: Another process has the directory.
+        FormatError: It is of another origin or a newer format.
+        DamagedError: It contradicts itself in a way that must not be repaired silently.
+        DiskFullError, DiskFailedError, UnknownOutcomeError: The disk refused; try again.
+    """
+    lock = take_lock(parts.filesystem)
+    try:
+        layout = open_layout(parts.filesystem, origin=parts.origin, fresh_instance_id=parts.fresh_instance_id)
+        scanned = _accept_journal(parts.filesystem, layout)
+        opened = _open(parts, layout, scanned)
+        try:
+            return _begin(parts.filesystem, lock, layout, scanned, opened)
+        except BaseException:
+            opened.index.close()
+            raise
+    except OSError as error:
+        lock.close()
+        raise disk_error(error, "recovery") from error
+    except BaseException:
+        lock.close()
+        raise
+
+
+# --- step 2 ----------------------------------------------------------------------------------------------------------
+
+
+def _accept_journal(filesystem: Filesystem, layout: Layout) -> JournalScan:
+    """Make sure that what is accepted is on the disk before anything is answered from it.
+
+    `settle` copies the last file rather than sync it: after a sync that failed in this boot, in this process or the one
+    before, what reads back may not be on the disk though a later sync says so.
+    """
+    found = scan(filesystem)
+    if found.instance_id not in {None, layout.instance_id}:
+        raise DamagedError("the journal is of another instance than FORMAT; see `forebay fsck`")
+    if found.torn is not None:
+        log.warning("%s: cut at %d: %s", found.torn.path, found.torn.offset, found.torn.reason)
+    return settle(filesystem)
+
+
+# --- steps 3 to 5 ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """An index that holds all that the journal says, and what was read of it."""
+
+    index: Index
+    reserved: IdsReserved
+    last_epoch: EpochStarted | EpochEnded
+    is_rebuilt: bool
+    dirty: tuple[DirtyEntry, ...]
+    segments: tuple[SegmentRow, ...]
+    facts: tuple[BucketFacts, ...]
+    open_uploads: int
+
+
+def _open(parts: RecoveryParts, layout: Layout, scanned: JournalScan) -> _Opened:
+    """Open the index and bring it up to the journal; one that turns out to be broken on the way is rebuilt, once."""
+    index, is_fresh = open_index(parts.index_home, layout, scanned)
+    try:
+        return _fill(parts.filesystem, layout, scanned, index, is_fresh=is_fresh)
+    except IndexBrokenError as error:
+        index.close()
+        if is_fresh:
+            raise DamagedError(f"the index cannot be read though it is new: {error}") from error
+        log.warning("the index is rebuilt from the journal: %s", error)
+    except BaseException:
+        index.close()
+        raise
+    index = fresh_index(parts.index_home)
+    try:
+        return _fill(parts.filesystem, layout, scanned, index, is_fresh=True)
+    except BaseException:
+        index.close()
+        raise
+
+
+def _fill(
+    filesystem: Filesystem, layout: Layout, scanned: JournalScan, index: Index, *, is_fresh: bool
+) -> _Opened:
+    replay_journal(filesystem, scanned, index)
+    if is_fresh:
+        finish_rebuild(index, layout)
+    with index_rows():
+        reserved = index.get(Family.META, RESERVED_IDS)
+        epoch = index.get(Family.META, EPOCH)
+        uploads = [decode_upload(value) for _, value in all_rows(index, Family.UPLOADS)]
+        return _Opened(
+            index,
+            IdsReserved(FORMAT, 1, 1) if reserved is None else _reserved_decoder.decode(reserved),
+            EpochEnded(FORMAT, 0, 1) if epoch is None else _epoch_decoder.decode(epoch),
+            is_rebuilt=is_fresh and bool(scanned.files),
+            dirty=tuple(decode_dirty(value) for _, value in all_rows(index, Family.DIRTY)),
+            segments=tuple(decode_segment(value) for _, value in all_rows(index, Family.SEGMENTS)),
+            facts=tuple(decode_facts(value) for _, value in all_rows(index, Family.BUCKETS)),
+            open_uploads=sum(upload.completed_at_s == 0 for upload in uploads),
+        )
+
+
+# --- steps 6 and 7 ---------------------------------------------------------------------------------------------------
+
+
+def _begin(
+    filesystem: Filesystem, lock: Lock, layout: Layout, scanned: JournalScan, opened: _Opened
+) -> Recovered:
+    is_unclean = opened.is_rebuilt or isinstance(opened.last_epoch, EpochStarted)
+    epoch = opened.last_epoch.epoch + 1
+    started = EpochStarted(FORMAT, epoch, epoch if is_unclean else opened.last_epoch.trusted_epoch)
+    # The first journal file of a start is named before the reservation that covers its id is durable.
+    counter = max(opened.reserved.segment_counter_limit, _counter_on_disk(filesystem) + 1)
+    ids = Ids(layout.node, next_version_id=opened.reserved.version_id_limit, next_segment_counter=counter + 1)
+    reserved = ids.reservation()
+    first = scanned.last_sequence + 1
+    group: list[Sequenced] = [(first, reserved), (first + 1, started)]
+    journal = _begin_journal(filesystem, layout, scanned, keys.segment_id(layout.node, counter), group)
+    try:
+        write_group(opened.index, group)
+        opened.index.checkpoint()
+        _remove_left_files(filesystem, scanned, opened)
+    except BaseException:
+        journal.close()
+        raise
+    ids.adopt(reserved)
+    files = [(file.segment_id, file.path) for file in journal.sealed]
+    return Recovered(
+        layout=layout,
+        lock=lock,
+        index=opened.index,
+        journal=journal,
+        journal_files=(*files, (journal.segment_id, journal_path(journal.segment_id))),
+        next_sequence=journal.next_sequence,
+        applied_sequence=journal.next_sequence - 1,
+        ids=ids,
+        epoch=epoch,
+        trusted_epoch=started.trusted_epoch,
+        is_unclean=is_unclean,
+        dirty=opened.dirty,
+        segments=opened.segments,
+        facts=opened.facts,
+        open_uploads=opened.open_uploads,
+    )
+
+
+def _counter_on_disk(filesystem: Filesystem) -> int:
+    """Give the highest segment counter that a file's name carries, 0 where there is no file."""
+    names = [*filesystem.list_directory(JOURNAL_DIRECTORY), *filesystem.list_directory(SEGMENTS_DIRECTORY)]
+    stems = [name.partition(".")[0] for name in names]
+    ids = [int(stem, 16) for stem in stems if _SEGMENT_ID.fullmatch(stem)]
+    return max(map(keys.segment_counter, ids), default=0)
+
+
+def _begin_journal(
+    filesystem: Filesystem, layout: Layout, scanned: JournalScan, segment_id: int, group: list[Sequenced]
+) -> JournalLog:
+    """Begin this process' file with its first group; durable on return."""
+    first_sequence = group[0][0]
+    writer = JournalWriter.open(filesystem, segment_id, layout.instance_id, next_sequence=first_sequence)
+    try:
+        writer.append(Group(first_sequence, tuple(encode(mutation) for _, mutation in group)))
+        writer.sync()
+    except BaseException:
+        writer.close()
+        raise
+    journal = JournalLog(filesystem, layout.instance_id, writer)
+    journal.sealed = [
+        SealedFile(file.header.segment_id, file.path, file.end_offset, file.last_sequence)
+        for file in scanned.files
+    ]
+    return journal
+
+
+def _remove_left_files(filesystem: Filesystem, scanned: JournalScan, opened: _Opened) -> None:
+    """Unlink what does not count any more; should a file stay, the next start finds it again.
+
+    A compaction moves all bodies out of the files that it replaces before it replaces them, so no row can name one. Were
+    a dirty one counted there all the same, the file would be the only place where its bytes are.
+    """
+    dirty = {journal_path(row.segment_id) for row in opened.segments if row.dirty_bytes}
+    for path in dirty.intersection(scanned.superseded):
+        log.critical("%s was compacted, but acknowledged bytes are counted in it; it stays", path)
+    paths = [path for path in (*scanned.superseded, *scanned.unfinished) if path not in dirty]
+    if paths:
+        try:
+            remove_files(filesystem, paths)
+        except StorageError as error:
+            log.warning("journal files that do not count any more are left: %s", error)

@@ -1,0 +1,136 @@
+"""What the operator is shown: pending changes, barriers, the state of the engine."""
+
+import itertools
+from typing import Final
+
+from storage.assembly import Components, EngineParts
+from storage.dirty_rows import DirtyRows
+from storage.family import Family
+from storage.flush import FlushPlanner
+from storage.flush_events import BarrierBlocked, Remaining, Scope
+from storage.flush_waits import Barrier
+from storage.records import DirtyEntry
+from storage.recovery import Recovered
+from storage.requests import BarrierReport, PendingLine, StatusReport
+from storage.rows import RowSource, decode_dirty
+from storage.types import ObjectName
+
+QUARANTINED_SHOWN_MAX: Final = 1000
+SCAN_ROWS: Final = 1000
+
+DIRTY_STOP: Final = b"\xff" * 9
+"""Behind every row of the flush queue, whose keys are sequences of eight bytes."""
+
+
+def pending_lines(
+    index: RowSource, planner: FlushPlanner, scope: Scope, limit: int
+) -> tuple[PendingLine, ...]:
+    """List up to `limit` dirty changes in scope, oldest first; quarantined ones are among them."""
+    lines: list[PendingLine] = []
+    start = b""
+    while len(lines) < limit and (rows := index.scan(Family.DIRTY, start, DIRTY_STOP, SCAN_ROWS)):
+        entries = (decode_dirty(value) for _, value in rows)
+        in_scope = (entry for entry in entries if ObjectName(entry.bucket, entry.key) in scope)
+        lines += [_line(entry, planner) for entry in itertools.islice(in_scope, limit - len(lines))]
+        start = rows[-1][0] + b"\x00"
+    return tuple(lines)
+
+
+def quarantined_lines(rows: DirtyRows, planner: FlushPlanner, limit: int) -> tuple[PendingLine, ...]:
+    """List up to `limit` changes that the origin refused for good, oldest quarantine first; reads no others."""
+    entries = (rows.entry(sequence) for sequence in planner.quarantined(limit))
+    return tuple(_line(entry, planner) for entry in entries if entry is not None)
+
+
+def _line(entry: DirtyEntry, planner: FlushPlanner) -> PendingLine:
+    """Describe a change as the planner knows it, whose word is newer than the row's."""
+    name = ObjectName(entry.bucket, entry.key)
+    state = planner.state_of(name)
+    return PendingLine(
+        entry.sequence,
+        entry.bucket,
+        entry.key,
+        entry.size,
+        entry.is_tombstone,
+        entry.acknowledged_at_s,
+        planner.attempts_of(name),
+        "" if state is None else state.value,
+        planner.reason_of(name) or planner.suspension_of(entry.bucket),
+    )
+
+
+def barrier_report(barrier: Barrier, planner: FlushPlanner) -> BarrierReport:
+    """Say how far a barrier is."""
+    outcome = barrier.outcome
+    if outcome is None:
+        remaining = planner.barrier_remaining(barrier.barrier_id)
+        return BarrierReport(barrier.barrier_id, is_reached=False, total=barrier.total, remaining=remaining)
+    if isinstance(outcome, BarrierBlocked):
+        blocked = tuple(_blocked_line(one) for one in outcome.remaining)
+        return BarrierReport(
+            barrier.barrier_id,
+            is_reached=False,
+            total=barrier.total,
+            remaining=outcome.count,
+            blocked=blocked,
+        )
+    return BarrierReport(barrier.barrier_id, is_reached=True, total=barrier.total, remaining=0)
+
+
+def _blocked_line(one: Remaining) -> PendingLine:
+    return PendingLine(
+        sequence=one.sequence,
+        bucket=one.name.bucket,
+        key=one.name.key,
+        size=0,
+        is_tombstone=False,
+        acknowledged_at_s=0.0,
+        attempts=0,
+        state=one.state.value,
+        reason=one.reason,
+    )
+
+
+def status_report(
+    parts: EngineParts, recovered: Recovered, components: Components, *, is_draining: bool
+) -> StatusReport:
+    """Say how the engine is, from what is in memory and the quarantined rows."""
+    flush = components.planner.status()
+    stats, now_s = parts.stats, parts.clock.monotonic_s()
+    oldest_at_s = flush.oldest_acknowledged_at_s
+    counters = parts.origin.counters
+    return StatusReport(
+        instance_id=recovered.layout.instance_id.hex(),
+        epoch=recovered.epoch,
+        origin=recovered.layout.origin,
+        cache_used_bytes=components.segments.used_bytes,
+        cache_dirty_bytes=components.state.dirty_bytes,
+        cache_capacity_bytes=parts.settings.cache_bytes,
+        pending_objects=flush.pending_objects,
+        pending_bytes=flush.pending_bytes,
+        oldest_pending_s=0.0 if oldest_at_s is None else max(0.0, parts.clock.wall_s() - oldest_at_s),
+        quarantined=quarantined_lines(components.dirty_rows, components.planner, QUARANTINED_SHOWN_MAX),
+        suspended_buckets=tuple(
+            (name, components.planner.suspension_of(name)) for name in flush.suspended_buckets
+        ),
+        open_uploads=components.state.open_uploads,
+        is_writable=not components.state.failure,
+        failure=components.state.failure,
+        origin_requests=counters.requests_total,
+        origin_throttled=parts.limiter.throttled_total,
+        hit_ratio_requests=stats.hit_ratio_requests(now_s),
+        hit_ratio_bytes=stats.hit_ratio_bytes(now_s),
+        is_draining=is_draining,
+    )
+
+
+def update_levels(parts: EngineParts, components: Components) -> None:
+    """Bring the levels that telemetry shows up to date: from what is in memory, in microseconds."""
+    stats, state, flush = parts.stats, components.state, components.planner.status()
+    stats.cache_clean_bytes = state.live_bytes - state.dirty_bytes
+    stats.cache_dirty_bytes = state.dirty_bytes
+    stats.cache_capacity_bytes = parts.settings.cache_bytes
+    stats.pending_objects = flush.pending_objects
+    stats.pending_bytes = flush.pending_bytes
+    stats.oldest_pending_at_s = flush.oldest_acknowledged_at_s or 0.0
+    stats.quarantined_objects = flush.quarantined_objects

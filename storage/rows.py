@@ -1,0 +1,318 @@
+"""The index as typed rows: read through, write to a batch, and tell what changed.
+
+`Rows` is made for one batch by the one writer thread. Reads see the batch's own writes, so that a group of mutations
+applies as if one after the other, and nothing reaches the index before `batch()` is written whole. What the event loop
+must know of it (the flush queue, the use of segments, bucket facts) is collected as `Effects`, the same in recovery and
+at run time.
+
+Pure: the index is a port with two reads.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import msgspec
+
+from storage import keys
+from storage.family import Family, IndexWrite
+from storage.records import (
+    FORMAT,
+    BucketFacts,
+    DirtyEntry,
+    ObjectRecord,
+    ObjectState,
+    OverlayRecord,
+    PartRecord,
+    ResidentRow,
+    SegmentRow,
+    UploadRecord,
+    encode,
+)
+from storage.types import INLINE_EXTENTS_MAX, Extent, Stream
+
+SCAN_ROWS_MAX: Final = 8_000_000
+"""No single object or upload has more rows: 5 TiB, the largest object, in extents of one block are 5.2 million."""
+
+APPLIED_SEQUENCE: Final = b"applied_sequence"
+INSTANCE_ID: Final = b"instance_id"
+RESERVED_IDS: Final = b"reserved_ids"
+EPOCH: Final = b"epoch"
+
+
+class RowSource(Protocol):
+    """The two reads that rows need of an index."""
+
+    def get(self, family: Family, key: bytes, /) -> bytes | None:
+        """Give a row's bytes, None where there is none."""
+        ...
+
+    def scan(self, family: Family, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Give up to `limit` rows with `start <= key < stop` in key order."""
+        ...
+
+
+@dataclass(slots=True)
+class Effects:
+    """What one batch changed that the event loop keeps in memory. Lists are in the order of the changes.
+
+    Attributes:
+        dirty_removed: What left the flush queue, for whatever reason: flushed, replaced by a newer change, discarded.
+        discarded: The part of `dirty_removed` that was given up with nothing in its place.
+        abandoned_uploads: Entries whose upload at the origin nobody will complete.
+    """
+
+    dirty_added: list[DirtyEntry] = field(default_factory=list)
+    dirty_changed: list[DirtyEntry] = field(default_factory=list)
+    dirty_removed: list[DirtyEntry] = field(default_factory=list)
+    discarded: list[DirtyEntry] = field(default_factory=list)
+    segments: dict[int, SegmentRow] = field(default_factory=dict)
+    facts: list[BucketFacts] = field(default_factory=list)
+    abandoned_uploads: list[DirtyEntry] = field(default_factory=list)
+    uploads_opened: int = 0
+    uploads_closed: int = 0
+
+
+class _Decoders:
+    """One decoder a record type; making one costs more than using it."""
+
+    object = msgspec.msgpack.Decoder(ObjectRecord)
+    overlay = msgspec.msgpack.Decoder(OverlayRecord)
+    dirty = msgspec.msgpack.Decoder(DirtyEntry)
+    upload = msgspec.msgpack.Decoder(UploadRecord)
+    part = msgspec.msgpack.Decoder(PartRecord)
+    segment = msgspec.msgpack.Decoder(SegmentRow)
+    resident = msgspec.msgpack.Decoder(ResidentRow)
+    facts = msgspec.msgpack.Decoder(BucketFacts)
+    extent = msgspec.msgpack.Decoder(Extent)
+
+
+decode_object = _Decoders.object.decode
+decode_overlay = _Decoders.overlay.decode
+decode_dirty = _Decoders.dirty.decode
+decode_upload = _Decoders.upload.decode
+decode_part = _Decoders.part.decode
+decode_segment = _Decoders.segment.decode
+decode_resident = _Decoders.resident.decode
+decode_facts = _Decoders.facts.decode
+decode_extent = _Decoders.extent.decode
+
+
+def read_extents(source: RowSource, record: ObjectRecord) -> tuple[Extent, ...]:
+    """Give all present extents of a version in ascending order, wherever they stand."""
+    if not record.extents_spilled:
+        return record.extents
+    start, stop = keys.extents_range(record.version_id)
+    rows = source.scan(Family.EXTENTS, start, stop, SCAN_ROWS_MAX)
+    return tuple(decode_extent(value) for _, value in rows)
+
+
+class Rows:
+    """Typed rows over an index, with the writes of one batch laid over it."""
+
+    def __init__(self, source: RowSource) -> None:
+        self._source = source
+        self._pending: dict[Family, dict[bytes, bytes | None]] = {family: {} for family in Family}
+        self.effects = Effects()
+
+    # --- raw ---------------------------------------------------------------------------------------------------------
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        """Read a row as the batch sees it."""
+        pending = self._pending[family]
+        return pending[key] if key in pending else self._source.get(family, key)
+
+    def put(self, family: Family, key: bytes, value: bytes) -> None:
+        """Write a row in the batch."""
+        self._pending[family][key] = value
+
+    def delete(self, family: Family, key: bytes) -> None:
+        """Remove a row in the batch; it may be absent."""
+        self._pending[family][key] = None
+
+    def scan(
+        self, family: Family, start: bytes, stop: bytes, limit: int = SCAN_ROWS_MAX
+    ) -> list[tuple[bytes, bytes]]:
+        """Read up to `limit` rows of a range, in key order, as the batch sees them."""
+        pending = {key: value for key, value in self._pending[family].items() if start <= key < stop}
+        if not pending:
+            return self._source.scan(family, start, stop, limit)
+        # A row that the batch removes must not take the place of one behind it, so the limit is applied to what is left.
+        merged = dict(self._source.scan(family, start, stop, limit + len(pending))) | pending
+        return sorted((key, value) for key, value in merged.items() if value is not None)[:limit]
+
+    def batch(self) -> Sequence[IndexWrite]:
+        """Give the writes of the batch, each key once."""
+        return [
+            IndexWrite(family, key, value)
+            for family, pending in self._pending.items()
+            for key, value in pending.items()
+        ]
+
+    # --- objects -----------------------------------------------------------------------------------------------------
+
+    def object(self, bucket: str, key: str) -> ObjectRecord | None:
+        """Read the newest known version of an object."""
+        value = self.get(Family.OBJECTS, keys.object_key(bucket, key))
+        return None if value is None else decode_object(value)
+
+    def extents_of(self, record: ObjectRecord) -> tuple[Extent, ...]:
+        """Read a version's extents."""
+        return read_extents(self, record)
+
+    def put_object(
+        self, bucket: str, key: str, record: ObjectRecord, extents: tuple[Extent, ...]
+    ) -> ObjectRecord:
+        """Write a version with these extents, inline or spilled as their number asks.
+
+        The caller has dropped the extents rows of a version it replaces; residents and segments are its matter too.
+        """
+        is_spilled = len(extents) > INLINE_EXTENTS_MAX
+        if record.extents_spilled or is_spilled:
+            self._write_spilled(record, extents if is_spilled else ())
+        stored = msgspec.structs.replace(
+            record, extents=() if is_spilled else extents, extents_spilled=is_spilled
+        )
+        self.put(Family.OBJECTS, keys.object_key(bucket, key), encode(stored))
+        return stored
+
+    def _write_spilled(self, record: ObjectRecord, extents: tuple[Extent, ...]) -> None:
+        wanted = {keys.extents_key(record.version_id, extent.start): encode(extent) for extent in extents}
+        present: dict[bytes, bytes] = {}
+        if record.extents_spilled:
+            present = dict(self.scan(Family.EXTENTS, *keys.extents_range(record.version_id)))
+        for place in present.keys() - wanted.keys():
+            self.delete(Family.EXTENTS, place)
+        for place, value in wanted.items():
+            if present.get(place) != value:
+                self.put(Family.EXTENTS, place, value)
+
+    def drop_object(self, bucket: str, key: str, record: ObjectRecord) -> None:
+        """Remove a version's record and give up its extents."""
+        self.release(self.extents_of(record), is_dirty=record.state is not ObjectState.CLEAN)
+        if record.extents_spilled:
+            self._write_spilled(record, ())
+        self.delete(Family.OBJECTS, keys.object_key(bucket, key))
+
+    # --- places in segments ------------------------------------------------------------------------------------------
+
+    def occupy(self, extents: Iterable[Extent], owner: ResidentRow, *, is_dirty: bool) -> None:
+        """Note that extents of one owner are live; `owner`'s start and length are filled in for each."""
+        for extent in extents:
+            location = extent.location
+            row = msgspec.structs.replace(owner, start=extent.start, length=location.length)
+            self.put(Family.RESIDENTS, keys.resident_key(location.segment_id, location.offset), encode(row))
+            self._count(
+                location.segment_id, location.length, location.length if is_dirty else 0, is_dirty=is_dirty
+            )
+
+    def release(self, extents: Iterable[Extent], *, is_dirty: bool) -> None:
+        """Note that extents are dead; their bytes stay until the segment goes."""
+        for extent in extents:
+            location = extent.location
+            self.delete(Family.RESIDENTS, keys.resident_key(location.segment_id, location.offset))
+            self._count(location.segment_id, -location.length, -location.length if is_dirty else 0)
+
+    def clean(self, extents: Iterable[Extent], *, is_clean: bool = True) -> None:
+        """Move live bytes from dirty to clean, or back."""
+        for extent in extents:
+            length = extent.location.length
+            self._count(extent.location.segment_id, 0, -length if is_clean else length)
+
+    def segment(self, segment_id: int) -> SegmentRow | None:
+        """Read what is known of a segment."""
+        value = self.get(Family.SEGMENTS, keys.segment_key(segment_id))
+        return None if value is None else decode_segment(value)
+
+    def put_segment(self, row: SegmentRow) -> None:
+        """Write a segment's row and tell the loop."""
+        self.put(Family.SEGMENTS, keys.segment_key(row.segment_id), encode(row))
+        self.effects.segments[row.segment_id] = row
+
+    def _count(self, segment_id: int, live: int, dirty: int, *, is_dirty: bool = False) -> None:
+        row = self.segment(segment_id)
+        if row is None:
+            row = SegmentRow(FORMAT, segment_id, Stream.DIRTY if is_dirty else Stream.CLEAN)
+        # A segment that was removed under a row that still named it counts from zero: never below.
+        counted = msgspec.structs.replace(
+            row, live_bytes=max(0, row.live_bytes + live), dirty_bytes=max(0, row.dirty_bytes + dirty)
+        )
+        self.put_segment(counted)
+
+    # --- the flush queue and its overlay -----------------------------------------------------------------------------
+
+    def overlay(self, bucket: str, key: str) -> OverlayRecord | None:
+        """Read the dirty state of a key."""
+        value = self.get(Family.OVERLAY, keys.object_key(bucket, key))
+        return None if value is None else decode_overlay(value)
+
+    def put_overlay(self, bucket: str, key: str, record: OverlayRecord) -> None:
+        """Lay a dirty state over the origin's."""
+        self.put(Family.OVERLAY, keys.object_key(bucket, key), encode(record))
+
+    def drop_overlay(self, bucket: str, key: str) -> None:
+        """Let the origin's state show again."""
+        self.delete(Family.OVERLAY, keys.object_key(bucket, key))
+
+    def dirty(self, sequence: int) -> DirtyEntry | None:
+        """Read a row of the flush queue."""
+        value = self.get(Family.DIRTY, keys.dirty_key(sequence))
+        return None if value is None else decode_dirty(value)
+
+    def add_dirty(self, entry: DirtyEntry) -> None:
+        """Queue a change for the flush."""
+        self.put(Family.DIRTY, keys.dirty_key(entry.sequence), encode(entry))
+        self.effects.dirty_added.append(entry)
+
+    def change_dirty(self, entry: DirtyEntry) -> None:
+        """Write a queued change anew."""
+        self.put(Family.DIRTY, keys.dirty_key(entry.sequence), encode(entry))
+        self.effects.dirty_changed.append(entry)
+
+    def remove_dirty(self, entry: DirtyEntry) -> None:
+        """Take a change out of the queue."""
+        self.delete(Family.DIRTY, keys.dirty_key(entry.sequence))
+        self.effects.dirty_removed.append(entry)
+
+    # --- uploads -----------------------------------------------------------------------------------------------------
+
+    def upload(self, upload_id: str) -> UploadRecord | None:
+        """Read an upload, open or completed."""
+        value = self.get(Family.UPLOADS, keys.upload_key(upload_id))
+        return None if value is None else decode_upload(value)
+
+    def put_upload(self, upload: UploadRecord) -> None:
+        """Write an upload."""
+        self.put(Family.UPLOADS, keys.upload_key(upload.upload_id), encode(upload))
+
+    def drop_upload(self, upload_id: str) -> None:
+        """Remove an upload's own row."""
+        self.delete(Family.UPLOADS, keys.upload_key(upload_id))
+
+    def part(self, upload_id: str, number: int) -> PartRecord | None:
+        """Read one part."""
+        value = self.get(Family.PARTS, keys.part_key(upload_id, number))
+        return None if value is None else decode_part(value)
+
+    def parts(self, upload_id: str) -> tuple[PartRecord, ...]:
+        """Read all parts of an upload in order."""
+        rows = self.scan(Family.PARTS, *keys.parts_range(upload_id))
+        return tuple(decode_part(value) for _, value in rows)
+
+    def put_part(self, upload_id: str, part: PartRecord) -> None:
+        """Write one part."""
+        self.put(Family.PARTS, keys.part_key(upload_id, part.number), encode(part))
+
+    def drop_part(self, upload_id: str, number: int) -> None:
+        """Remove one part's row."""
+        self.delete(Family.PARTS, keys.part_key(upload_id, number))
+
+    # --- buckets -----------------------------------------------------------------------------------------------------
+
+    def put_facts(self, facts: BucketFacts) -> None:
+        """Keep the origin's word on a bucket; a bucket that does not exist keeps no row."""
+        if facts.exists:
+            self.put(Family.BUCKETS, keys.bucket_key(facts.bucket), encode(facts))
+        else:
+            self.delete(Family.BUCKETS, keys.bucket_key(facts.bucket))
+        self.effects.facts.append(facts)

@@ -1,0 +1,196 @@
+"""What bodies ask for: the bytes of a version that are here, a fill for those that are not, and how to do without.
+
+`bodies.VersionSource` over index, segments and origin. Owns the fills.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from storage import keys
+from storage.applier import Applier
+from storage.bodies import BodyParts, Held
+from storage.cached import AddExtents, DropExtents, ForgetVersion
+from storage.clock import Clock
+from storage.errors import (
+    DiskFailedError,
+    NoSuchKeyError,
+    ObjectChangedError,
+    OriginRefusedError,
+    OverloadedError,
+    UnknownOutcomeError,
+)
+from storage.eviction import EvictionPolicy, ExtentUse
+from storage.family import Family
+from storage.fills import Fill, FillAnswer, FillParts, FillTable, Opening
+from storage.origin.client import OriginClient
+from storage.policy import PolicyTable
+from storage.records import ObjectRecord
+from storage.rows import RowSource, decode_object, read_extents
+from storage.segments import SegmentStore
+from storage.stats import Stats
+from storage.types import ByteRange, Extent, ObjectName
+from storage.workers import Workers
+
+INDEX_FAILURES: Final = (UnknownOutcomeError, DiskFailedError)
+"""The index takes no writes: reads go on and keep nothing."""
+
+
+@dataclass(slots=True)
+class SupplyParts:
+    """What the supply works with; made once by the engine.
+
+    Attributes:
+        make_room: Waits a bounded time for room for so many bytes of clean segments; False where it does not come.
+        piece_bytes: What a fill reserves at a time: a segment's worth, so that pieces are no shorter than segments cut
+            them.
+        keep_bytes_max: A longer fill would push too much else out, and is not kept.
+    """
+
+    index: RowSource
+    segments: SegmentStore
+    applier: Applier
+    origin: OriginClient
+    policies: Callable[[], PolicyTable]
+    clock: Clock
+    workers: Workers
+    eviction: EvictionPolicy
+    stats: Stats
+    make_room: Callable[[int], Awaitable[bool]]
+    piece_bytes: int
+    keep_bytes_max: int
+
+
+class Supply:
+    """Where bodies get their bytes."""
+
+    def __init__(self, parts: SupplyParts) -> None:
+        self._parts = parts
+        self._fills = FillTable()
+        self._fill_parts = FillParts(parts.segments, parts.workers, parts.make_room, parts.piece_bytes)
+        self.body_parts: Final = BodyParts(self, parts.segments, self._fills, parts.workers)
+
+    @property
+    def fills_in_progress(self) -> int:
+        """How many fills have not ended."""
+        return len(self._fills)
+
+    def record(self, name: ObjectName) -> ObjectRecord | None:
+        """Read the object's row."""
+        value = self._parts.index.get(Family.OBJECTS, keys.object_key(name.bucket, name.key))
+        return None if value is None else decode_object(value)
+
+    def hold(self, name: ObjectName, record: ObjectRecord) -> Held:
+        """Read what is known and present of a version now, and pin it; see `bodies.VersionSource`."""
+        present = self.record(name)
+        if present is None or present.version_id != record.version_id:
+            return self.held(record)
+        return self.held(present)
+
+    def held(self, record: ObjectRecord) -> Held:
+        """Pin what a row that was read in this step names."""
+        extents = record.extents if not record.extents_spilled else read_extents(self._parts.index, record)
+        segment_ids = {extent.location.segment_id for extent in extents}
+        return Held(record, extents, self._parts.segments.pin(segment_ids))
+
+    def start_fill(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
+        """Begin to bring `span` of a version; see `bodies.VersionSource`."""
+        fill = self._new_fill(name, record, span)
+        if fill is not None:
+            self._fills.start(record.version_id, fill, self.stream(name, record, span))
+        return fill
+
+    async def start_fill_from(
+        self, name: ObjectName, record: ObjectRecord, span: ByteRange, opening: Opening
+    ) -> Fill | None:
+        """Begin to keep `span` from an answer that `opening` gives and closes; None, and it is not entered, where none is kept."""
+        fill = await self._new_fill_with_room(name, record, span)
+        if fill is not None:
+            self._fills.start(record.version_id, fill, opening)
+        return fill
+
+    async def _new_fill_with_room(
+        self, name: ObjectName, record: ObjectRecord, span: ByteRange
+    ) -> Fill | None:
+        try:
+            return self._new_fill(name, record, span)
+        except OverloadedError:
+            if not await self.make_room(name, span):
+                return None
+        try:
+            return self._new_fill(name, record, span)
+        except OverloadedError:
+            return None
+
+    def _new_fill(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
+        """Reserve the room for a fill; None where the span is not to be kept, or is on its way already."""
+        use = self._use(name, record, span)
+        if span.length > self._parts.keep_bytes_max or not self._parts.eviction.should_admit(use):
+            return None
+
+        async def add(extent: Extent) -> None:
+            change = AddExtents(name.bucket, name.key, record.version_id, (extent,))
+            if await self._quietly(change):
+                taken = ByteRange(extent.start, extent.stop)
+                self._parts.eviction.admitted(self._use(name, record, taken), extent.location.segment_id)
+
+        return Fill(span, self._fill_parts, add)
+
+    async def make_room(self, name: ObjectName, span: ByteRange) -> bool:
+        """Wait a bounded time for room to begin a fill; see `bodies.VersionSource`."""
+        del name
+        return await self._parts.make_room(min(span.length, self._parts.piece_bytes))
+
+    @asynccontextmanager
+    async def stream(
+        self, name: ObjectName, record: ObjectRecord, span: ByteRange
+    ) -> AsyncIterator[FillAnswer]:
+        """Ask the origin for `span` of the version, and of no other; see `bodies.VersionSource`."""
+        assert record.origin is not None, "only a clean version is asked of the origin"
+        try:
+            async with self._parts.origin.get_object(name, span, if_match=record.origin.etag) as answer:
+                if answer.object.size != record.size:
+                    raise ObjectChangedError(f"{name} has another size at the origin under the same ETag")
+                yield answer
+        except NoSuchKeyError as error:
+            raise ObjectChangedError(f"{name} is not at the origin any more") from error
+        except OriginRefusedError as error:
+            if error.status != 416:
+                raise
+            raise ObjectChangedError(f"{name} is shorter at the origin than it was") from error
+
+    async def drop_extents(self, change: DropExtents) -> None:
+        """Forget clean bytes that cannot be served."""
+        await self._quietly(change)
+
+    async def forget(self, name: ObjectName, record: ObjectRecord) -> None:
+        """Forget a clean version that the origin does not have any more."""
+        await self._quietly(ForgetVersion(name.bucket, name.key, record.version_id))
+
+    async def _quietly(self, change: AddExtents | DropExtents | ForgetVersion) -> bool:
+        """Change clean rows; where the index takes no writes, do without: the next start asks the origin again."""
+        try:
+            return await self._parts.applier.change(change)
+        except INDEX_FAILURES:
+            return False
+
+    def note_read(
+        self, name: ObjectName, record: ObjectRecord, span: ByteRange, segment_id: int | None
+    ) -> None:
+        """Tell the eviction policy of a read; see `bodies.VersionSource`."""
+        self._parts.eviction.accessed(self._use(name, record, span), segment_id)
+
+    def _use(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> ExtentUse:
+        priority = self._parts.policies().find(name).priority
+        return ExtentUse(name, record.version_id, span.start, span.length, priority)
+
+    def count_bytes(self, *, from_cache: int, from_origin: int) -> None:
+        """Count what was handed out."""
+        self._parts.stats.count_bytes(
+            from_cache=from_cache, from_origin=from_origin, now_s=self._parts.clock.monotonic_s()
+        )
+
+    async def close(self) -> None:
+        """End all fills and begin no more."""
+        await self._fills.close()

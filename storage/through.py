@@ -1,0 +1,143 @@
+"""Pass an operation on a key through to the origin, so that its effect falls between the writes around it.
+
+    turn (exclusive) -> flush what is dirty of the key -> [operation at the origin] -> forget what is cached
+
+Writes that come meanwhile wait behind the turn. What the origin said of the key to anybody before or during the operation is not
+stored any more (`Generations`), and the cached version is forgotten after it, so the next read asks the origin. Where policy calls the
+key immutable nobody would ask, so there `forgotten` is committed before the operation: even a crash in between cannot leave the
+old version trusted.
+
+An operation that ends without an answer, cancelled or timed out, may still take effect after the turn has gone to the next write. The
+flusher is told, and looks whether the next state that it sends of the key is the one that stays.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from storage.applier import Applier
+from storage.cached import ForgetClean
+from storage.commit import Commit
+from storage.errors import OriginError, QuarantinedError
+from storage.generations import Generations
+from storage.keyqueue import KeyQueue, Place, Turn
+from storage.policy import FreshnessMode, PolicyTable
+from storage.records import FORMAT, DirtyEntry, Discarded, Forgotten
+from storage.types import ObjectName
+
+
+class FlushDoor(Protocol):
+    """What passing through needs of the flusher."""
+
+    def dirty_entry(self, name: ObjectName) -> DirtyEntry | None:
+        """Give the key's newest change that is not at the origin."""
+        ...
+
+    async def flush_key(self, name: ObjectName) -> None:
+        """Send the key's newest change now; return when the journal has the confirmation, or it is quarantined.
+
+        Raises:
+            OriginError: The origin does not take it at the moment.
+        """
+        ...
+
+    def quarantine_reason(self, name: ObjectName) -> str:
+        """Say why the origin refused the key's newest change for good; "" where it did not."""
+        ...
+
+    def note_stray(self, name: ObjectName) -> None:
+        """Learn that something was sent under the key that may yet take effect."""
+        ...
+
+
+class Passed:
+    """What an operation leaves behind.
+
+    Attributes:
+        keep: Set by the block to put something into the cache; run after the old version is forgotten, still within the turn.
+        is_unknown: An attempt may still land. Set by the block for one before the attempt that succeeded.
+    """
+
+    def __init__(self) -> None:
+        self.keep: Callable[[], Awaitable[None]] | None = None
+        self.is_unknown = False
+
+
+class Through:
+    """Gives passed-through operations their turn."""
+
+    def __init__(
+        self,
+        *,
+        queue: KeyQueue,
+        generations: Generations,
+        applier: Applier,
+        commit: Commit,
+        flusher: FlushDoor,
+        policies: Callable[[], PolicyTable],
+    ) -> None:
+        self._queue = queue
+        self._generations = generations
+        self._applier = applier
+        self._commit = commit
+        self._flusher = flusher
+        self._policies = policies
+
+    @asynccontextmanager
+    async def operation(self, name: ObjectName, *, replaces: bool = False) -> AsyncIterator[Passed]:
+        """Hold the key alone, flushed, while the block works on it at the origin.
+
+        Args:
+            name: The object.
+            replaces: The block unconditionally replaces or deletes the object, so a quarantined change of it need not be
+                at the origin first: once the block has succeeded it is discarded.
+
+        Raises:
+            QuarantinedError: The origin refused the key's newest change, and the block does not replace it.
+            OriginError: The flush failed.
+            UnknownOutcomeError: The disk does not take what must be written down; what the block did stands.
+            EngineClosedError: The gateway is stopping; nothing was done.
+        """
+        async with self._queue.turn(name, Turn.THROUGH) as place:
+            # What the origin is told must be forgotten here afterwards.
+            self._applier.check_open()
+            quarantined = await self._flush_first(place, name, replaces=replaces)
+            with self._generations.writing(name):
+                if self._policies().find(name).freshness.mode is FreshnessMode.IMMUTABLE:
+                    await self._commit.commit(Forgotten(FORMAT, name.bucket, name.key))
+                passed = Passed()
+                try:
+                    yield passed
+                except (OriginError, asyncio.CancelledError) as error:
+                    passed.is_unknown |= not isinstance(error, OriginError) or error.outcome_unknown
+                    raise
+                finally:
+                    if passed.is_unknown:
+                        self._flusher.note_stray(name)
+                    # An answer that was asked for before this one came may show what was before it; between here and the end
+                    # of `writing` it must not be stored in the place that is made free.
+                    self._generations.bump(name)
+                    # Also after a failure: a request without an answer may have been carried out.
+                    await self._applier.change(ForgetClean(name.bucket, name.key))
+                if quarantined is not None:
+                    await self._commit.commit(Discarded(FORMAT, quarantined.sequence))
+                if passed.keep is not None and not passed.is_unknown:
+                    await passed.keep()
+
+    async def _flush_first(self, place: Place, name: ObjectName, *, replaces: bool) -> DirtyEntry | None:
+        """Bring the key's change to the origin; give it where it is quarantined and will be replaced."""
+        if self._flusher.dirty_entry(name) is None:
+            return None
+        if not self._flusher.quarantine_reason(name):
+            async with place.let_flush_pass():
+                await self._flusher.flush_key(name)
+        entry = self._flusher.dirty_entry(name)
+        if entry is not None and not replaces:
+            raise quarantined_error(name, self._flusher.quarantine_reason(name))
+        return entry
+
+
+def quarantined_error(name: ObjectName, reason: str) -> QuarantinedError:
+    """Say why an operation cannot pass: the origin does not have the key's newest change and will not take it."""
+    return QuarantinedError(f"{name} holds a change that the origin refused: {reason}")

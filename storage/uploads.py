@@ -1,0 +1,390 @@
+"""S3 multipart uploads, kept locally until their Complete: parts land on disk as they come, Complete moves no bytes.
+
+An upload opened here is answered here to its end; its id names this instance. One that only the origin can answer (a versioned bucket,
+encryption by key ...) is the origin's own, with the origin's id, and each call on it is passed through. So the id decides.
+
+Parts count as dirty from their acknowledgement on and are never dropped but by Abort, Complete or `upload_ttl`. A completed upload is
+remembered for a day, so that a repeated Complete, sent by a client whose connection broke, gets the same answer.
+"""
+
+import hashlib
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from storage import keys
+from storage.backlog import Backlog
+from storage.clock import Clock
+from storage.commit import Commit
+from storage.errors import (
+    InvalidPartError,
+    InvalidPartOrderError,
+    NoSuchUploadError,
+    OverloadedError,
+    PartTooSmallError,
+)
+from storage.facts_table import FactsTable
+from storage.family import Family
+from storage.generations import Generations
+from storage.ids import Ids
+from storage.intake import Inlet
+from storage.keyqueue import KeyQueue, Place, Turn
+from storage.policy import PolicyTable
+from storage.records import (
+    FORMAT,
+    ObjectRecord,
+    ObjectState,
+    PartRecord,
+    PartSize,
+    PartUploaded,
+    UploadAborted,
+    UploadCompleted,
+    UploadCreated,
+    UploadRecord,
+    Validated,
+)
+from storage.requests import CompletedPart, Content, PartsPage, PutResult, UploadRequest, UploadsPage
+from storage.rows import SCAN_ROWS_MAX, RowSource, decode_part, decode_upload
+from storage.types import MIB, Checksum, ObjectName, WriteMode
+from storage.writemode import decide
+from storage.writer import new_entry, write_turn
+
+PART_BYTES_MIN: Final = 5 * MIB
+"""The smallest part that is not the last (AWS "Amazon S3 multipart upload limits")."""
+
+COMPLETED_KEPT_S: Final = 24 * 3600.0
+
+BUSY_RETRY_S: Final = 5.0
+"""Asked of a client whose part found no room; the upload is here, so the part cannot go elsewhere."""
+
+ObjectChecksums = Callable[[UploadRecord, tuple[PartSize, ...]], tuple[Checksum, ...]]
+"""What checksums the object of these parts has; may raise what the client's own expectation contradicts."""
+
+
+@dataclass(slots=True)
+class UploadsParts:
+    """What uploads work with; made once by the engine."""
+
+    index: RowSource
+    inlet: Inlet
+    commit: Commit
+    backlog: Backlog
+    queue: KeyQueue
+    generations: Generations
+    facts: FactsTable
+    policies: Callable[[], PolicyTable]
+    ids: Ids
+    clock: Clock
+    instance_id: str
+    epoch: int
+    draw_bits: Callable[[int], int]
+
+
+class Uploads:
+    """Uploads that this gateway keeps itself."""
+
+    def __init__(self, parts: UploadsParts) -> None:
+        self._parts = parts
+        # Parts and the Complete of one upload take turns here; keys are (bucket, upload id).
+        self._turns = KeyQueue()
+        self._own_id = re.compile(f"{re.escape(parts.instance_id)}-[0-9a-f]{{1,16}}-[0-9a-f]{{16}}")
+
+    def is_ours(self, upload_id: str) -> bool:
+        """Whether the id has the form of those given out here; such an upload may have ended, or never been."""
+        return self._own_id.fullmatch(upload_id) is not None
+
+    async def may_keep(self, request: UploadRequest) -> bool:
+        """Whether the upload may be kept here; else it is the origin's.
+
+        Raises:
+            NoSuchBucketError: The origin has no such bucket.
+            DurabilityNotPossibleError: The client insisted on the disk and it cannot be.
+        """
+        facts = await self._parts.facts.facts(request.name.bucket)
+        policy = self._parts.policies().find(request.name)
+        decision = decide(policy, facts, requested=request.mode, origin_reason=request.origin_reason)
+        return decision.mode is WriteMode.BACK
+
+    async def create(self, request: UploadRequest) -> str:
+        """Open an upload; durable on return, with its id."""
+        upload_id = f"{self._parts.instance_id}-{self._parts.ids.take_version_id():x}-{self._parts.draw_bits(64):016x}"
+        upload = UploadRecord(
+            FORMAT,
+            upload_id,
+            request.name.bucket,
+            request.name.key,
+            self._parts.clock.wall_s(),
+            request.credential_id,
+            headers=request.headers,
+            user_metadata=request.user_metadata,
+            tags=request.tags,
+            checksum_algorithm=request.checksum_algorithm,
+            checksum_type=request.checksum_type,
+        )
+        await self._parts.commit.commit(UploadCreated(FORMAT, upload))
+        return upload_id
+
+    async def put_part(self, name: ObjectName, upload_id: str, number: int, content: Content) -> PutResult:
+        """Store one part, durable on return; a part sent again replaces the one before.
+
+        Raises:
+            NoSuchUploadError: There is no such open upload of this object.
+            OverloadedError: No room; the upload is here, so the part cannot go elsewhere.
+        """
+        self.open_upload(name, upload_id)
+        size = content.size
+        if not await self._parts.backlog.admit(size):
+            raise OverloadedError("too much is dirty to take another part", retry_after_s=BUSY_RETRY_S)
+        try:
+            body = await self._parts.inlet.begin(content)
+            if body is None:
+                raise OverloadedError(f"no room for a part of {size} bytes", retry_after_s=BUSY_RETRY_S)
+            with self._parts.inlet.watching_disk(), body:
+                intake = await body.take()
+                part = PartRecord(
+                    FORMAT,
+                    number,
+                    intake.size,
+                    intake.md5_hex,
+                    int(self._parts.clock.wall_s()),
+                    checksums=content.checksums(),
+                    extents=intake.extents,
+                )
+                async with self._turn(name.bucket, upload_id):
+                    # The upload may have ended while the body came.
+                    self.open_upload(name, upload_id)
+                    await self._parts.commit.commit(PartUploaded(FORMAT, upload_id, part), body=intake.tiny)
+        finally:
+            self._parts.backlog.settle(size)
+        return PutResult(part.etag, part.last_modified_s, part.checksums)
+
+    async def complete(
+        self,
+        name: ObjectName,
+        upload_id: str,
+        wanted: Sequence[CompletedPart],
+        object_checksums: ObjectChecksums,
+    ) -> PutResult:
+        """Make an object of the named parts, durable on return; repeated, it gives the same answer for a day.
+
+        Raises:
+            NoSuchUploadError: There is no such upload of this object.
+            InvalidPartError, InvalidPartOrderError, PartTooSmallError: The list does not fit what was uploaded; the upload
+                stays open.
+            NoSuchBucketError: The bucket was deleted since the upload was opened.
+        """
+        # The turn is held until the commit's outcome is known, cancelled or not: parts must not change under a Complete.
+        async with self._turn(name.bucket, upload_id):
+            upload = self._upload(name, upload_id)
+            if upload.completed_at_s:
+                return PutResult(
+                    upload.completed_etag, int(upload.completed_at_s), upload.completed_checksums
+                )
+            parts = _named_parts(wanted, {part.number: part for part in self.parts(upload_id)})
+            sizes = tuple(PartSize(p.number, p.size, p.etag, p.checksums) for p in parts)
+            checksums = object_checksums(upload, sizes)
+            return await self._commit(upload, sizes, checksums)
+
+    async def _commit(
+        self, upload: UploadRecord, sizes: tuple[PartSize, ...], checksums: tuple[Checksum, ...]
+    ) -> PutResult:
+        name = ObjectName(upload.bucket, upload.key)
+        async with write_turn(self._parts.facts, self._parts.queue, name):
+            now_s = self._parts.clock.wall_s()
+            record = ObjectRecord(
+                FORMAT,
+                self._parts.ids.take_version_id(),
+                sum(part.size for part in sizes),
+                multipart_etag(sizes),
+                int(now_s),
+                ObjectState.DIRTY,
+                None,
+                Validated(),
+                headers=upload.headers,
+                user_metadata=upload.user_metadata,
+                tags=upload.tags,
+                checksums=checksums,
+                parts=sizes,
+            )
+            entry = new_entry(
+                name,
+                record,
+                self._parts.policies().find(name),
+                now_s=now_s,
+                epoch=self._parts.epoch,
+                credential_id=upload.credential_id,
+            )
+            with self._parts.generations.writing(name):
+                await self._parts.commit.commit(
+                    UploadCompleted(FORMAT, upload.upload_id, record, entry, now_s)
+                )
+        return PutResult(record.etag, record.last_modified_s, record.checksums)
+
+    async def abort(self, name: ObjectName, upload_id: str) -> None:
+        """Drop an open upload and its parts.
+
+        Raises:
+            NoSuchUploadError: There is no such open upload of this object.
+        """
+        async with self._turn(name.bucket, upload_id):
+            self.open_upload(name, upload_id)
+            await self._parts.commit.commit(UploadAborted(FORMAT, upload_id))
+
+    def _turn(self, bucket: str, upload_id: str) -> Place:
+        return self._turns.turn(ObjectName(bucket, upload_id), Turn.WRITE_BACK)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def open_upload(self, name: ObjectName, upload_id: str) -> UploadRecord:
+        """Give an open upload of this object, or raise NoSuchUploadError."""
+        upload = self._upload(name, upload_id)
+        if upload.completed_at_s:
+            raise NoSuchUploadError(f"upload {upload_id} has been completed")
+        return upload
+
+    def _upload(self, name: ObjectName, upload_id: str) -> UploadRecord:
+        value = self._parts.index.get(Family.UPLOADS, keys.upload_key(upload_id))
+        upload = None if value is None else decode_upload(value)
+        if upload is None or (upload.bucket, upload.key) != (name.bucket, name.key):
+            raise NoSuchUploadError(f"there is no upload {upload_id} of {name}")
+        return upload
+
+    def parts(self, upload_id: str) -> tuple[PartRecord, ...]:
+        """Give all parts of an upload in order."""
+        start, stop = keys.parts_range(upload_id)
+        rows = self._parts.index.scan(Family.PARTS, start, stop, SCAN_ROWS_MAX)
+        return tuple(decode_part(value) for _, value in rows)
+
+    def parts_page(self, name: ObjectName, upload_id: str, *, part_marker: int, max_parts: int) -> PartsPage:
+        """Give the parts behind a marker, at most `max_parts`."""
+        upload = self.open_upload(name, upload_id)
+        _, stop = keys.parts_range(upload_id)
+        start = min(stop, keys.part_key(upload_id, part_marker + 1))
+        rows = self._parts.index.scan(Family.PARTS, start, stop, max_parts + 1) if start < stop else []
+        page = tuple(decode_part(value) for _, value in rows[:max_parts])
+        is_truncated = bool(page) and len(rows) > len(page)
+        return PartsPage(upload, page, is_truncated, page[-1].number if page else part_marker)
+
+    def all_uploads(self) -> tuple[UploadRecord, ...]:
+        """Give all uploads, open and completed, in no order that means anything."""
+        rows = self._parts.index.scan(Family.UPLOADS, b"", b"\xff" * 8, SCAN_ROWS_MAX)
+        return tuple(decode_upload(value) for _, value in rows)
+
+    def open_uploads(self, bucket: str) -> tuple[UploadRecord, ...]:
+        """Give the open uploads of a bucket by key, then by when they were opened."""
+        found = [u for u in self.all_uploads() if u.bucket == bucket and not u.completed_at_s]
+        return tuple(sorted(found, key=lambda upload: (upload.key, upload.initiated_s, upload.upload_id)))
+
+    async def expire(self, *, upload_ttl_s: float) -> int:
+        """Drop uploads that nobody goes on with, and completed ones that nobody repeats any more; give how many."""
+        now_s = self._parts.clock.wall_s()
+        expired = [u for u in self.all_uploads() if _is_expired(u, now_s, upload_ttl_s)]
+        for upload in expired:
+            async with self._turn(upload.bucket, upload.upload_id):
+                # Completed or aborted meanwhile, perhaps.
+                value = self._parts.index.get(Family.UPLOADS, keys.upload_key(upload.upload_id))
+                if value is not None and _is_expired(decode_upload(value), now_s, upload_ttl_s):
+                    await self._parts.commit.commit(UploadAborted(FORMAT, upload.upload_id))
+        return len(expired)
+
+
+def _is_expired(upload: UploadRecord, now_s: float, upload_ttl_s: float) -> bool:
+    if upload.completed_at_s:
+        return now_s - upload.completed_at_s > COMPLETED_KEPT_S
+    return now_s - upload.initiated_s > upload_ttl_s
+
+
+def _named_parts(wanted: Sequence[CompletedPart], present: dict[int, PartRecord]) -> tuple[PartRecord, ...]:
+    """Check a Complete's list against the parts (AWS API_CompleteMultipartUpload)."""
+    if not wanted:
+        raise InvalidPartError("an object has at least one part")
+    numbers = [part.number for part in wanted]
+    if any(second <= first for first, second in itertools.pairwise(numbers)):
+        raise InvalidPartOrderError("the parts are not in ascending order")
+    parts: list[PartRecord] = []
+    for named in wanted:
+        part = present.get(named.number)
+        if part is None or part.etag != named.etag or not _checksums_fit(named, part):
+            raise InvalidPartError(f"part {named.number} was not uploaded like this")
+        parts.append(part)
+    for part in parts[:-1]:
+        if part.size < PART_BYTES_MIN:
+            raise PartTooSmallError(
+                f"part {part.number} has {part.size} bytes, the smallest is {PART_BYTES_MIN}"
+            )
+    return tuple(parts)
+
+
+def _checksums_fit(named: CompletedPart, part: PartRecord) -> bool:
+    known = {checksum.algorithm: checksum.value for checksum in part.checksums}
+    return all(known.get(one.algorithm, one.value) == one.value for one in named.checksums)
+
+
+def multipart_etag(parts: Sequence[PartSize]) -> str:
+    """Give the ETag of a multipart object: MD5 of the parts' MD5s, and their number."""
+    digest = hashlib.md5(usedforsecurity=False)
+    for part in parts:
+        digest.update(bytes.fromhex(part.etag))
+    return f"{digest.hexdigest()}-{len(parts)}"
+
+
+def page_of_uploads(
+    uploads: Sequence[UploadRecord],
+    *,
+    prefix: str,
+    delimiter: str,
+    after: tuple[str, str],
+    max_uploads: int,
+) -> UploadsPage:
+    """Cut one page of ListMultipartUploads out of all open uploads, in no order; prefixes count as uploads do.
+
+    `after` is the key marker and the upload id marker; a marker without upload id is behind all uploads of its key.
+    """
+    if max_uploads <= 0:
+        return UploadsPage((), (), is_truncated=False)
+    key_marker, _ = after
+    shown: list[UploadRecord] = []
+    prefixes: list[str] = []
+    last = ("", "")
+    for upload in _uploads_behind(uploads, after):
+        if not upload.key.startswith(prefix):
+            continue
+        at = upload.key.find(delimiter, len(prefix)) if delimiter else -1
+        group = upload.key[: at + len(delimiter)] if at >= 0 else ""
+        if group and (group in prefixes[-1:] or key_marker.startswith(group)):
+            continue
+        if len(shown) + len(prefixes) >= max_uploads:
+            return UploadsPage(
+                tuple(shown),
+                tuple(prefixes),
+                is_truncated=True,
+                next_key_marker=last[0],
+                next_upload_id_marker=last[1],
+            )
+        if group:
+            prefixes.append(group)
+            last = (group, "")
+        else:
+            shown.append(upload)
+            last = (upload.key, upload.upload_id)
+    return UploadsPage(tuple(shown), tuple(prefixes), is_truncated=False)
+
+
+def _uploads_behind(uploads: Sequence[UploadRecord], after: tuple[str, str]) -> list[UploadRecord]:
+    """Give the uploads behind a marker by key, then by when they were opened (AWS API_ListMultipartUploads)."""
+    ordered = sorted(uploads, key=lambda upload: (upload.key, upload.initiated_s, upload.upload_id))
+    key_marker, upload_id_marker = after
+    if not key_marker:
+        return ordered
+    for place, upload in enumerate(ordered):
+        if (upload.key, upload.upload_id) == after:
+            return ordered[place + 1 :]
+    # The marker's own upload has ended since, so only its id can say what comes behind it.
+    return [
+        upload
+        for upload in ordered
+        if upload.key > key_marker
+        or (upload.key == key_marker and upload_id_marker and upload.upload_id > upload_id_marker)
+    ]

@@ -1,0 +1,353 @@
+"""Accept writes of single objects: from the local disk where the gateway may answer for the origin, else through to it.
+
+    put -> facts, policy -> back:    admit -> take the body in -> turn -> commit -> 200
+                         -> through: take small bodies in first, stream long ones -> turn -> origin -> 200, kept in the cache
+
+A write-back takes its turn when its body is complete, so a slow upload holds up nobody; which of two concurrent writes wins is decided
+by that order, as S3's last writer. A write-back that finds the disk full or too much dirty goes through instead.
+"""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from storage import keys
+from storage.applier import Applier
+from storage.backlog import Backlog
+from storage.cached import AddExtents, StoreVersion
+from storage.clock import Clock
+from storage.commit import Commit
+from storage.errors import OriginError, OverloadedError, StorageError
+from storage.facts_table import FactsTable
+from storage.generations import Generations
+from storage.ids import Ids
+from storage.intake import BodyIntake, HeldBodies, HeldContent, Inlet, Intake
+from storage.keyqueue import KeyQueue, Turn
+from storage.origin.answers import WriteAnswer
+from storage.origin.client import OriginClient
+from storage.origin.wire import CHECKSUM_PREFIX, OutgoingBody, object_headers
+from storage.policy import Policy, PolicyTable
+from storage.records import (
+    FORMAT,
+    DirtyEntry,
+    ObjectRecord,
+    ObjectState,
+    OriginIdentity,
+    Put,
+    Tombstone,
+    Validated,
+)
+from storage.requests import Content, DeleteResult, PutRequest, PutResult
+from storage.through import Through
+from storage.types import ObjectName, WriteMode
+from storage.workers import Workers
+from storage.writemode import WriteDecision, decide, is_conditional
+
+THROUGH_DELETES_MAX: Final = 16
+"""Deletes of one batch that are at the origin at a time; those from the local disk go together, to share the syncs."""
+
+BUSY_RETRY_S: Final = 5.0
+"""Asked of a client whose write found no room here and no origin."""
+
+Headers = tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class WriterParts:
+    """What the writer works with; made once by the engine."""
+
+    inlet: Inlet
+    commit: Commit
+    applier: Applier
+    backlog: Backlog
+    queue: KeyQueue
+    generations: Generations
+    facts: FactsTable
+    through: Through
+    origin: OriginClient
+    policies: Callable[[], PolicyTable]
+    ids: Ids
+    clock: Clock
+    workers: Workers
+    held: HeldBodies
+    epoch: int
+
+
+class Writer:
+    """Puts and deletes."""
+
+    def __init__(self, parts: WriterParts) -> None:
+        self._parts = parts
+
+    async def put(self, request: PutRequest, content: Content) -> PutResult:
+        """Store an object; on return it is durable on the local disk or at the origin, as the mode asks.
+
+        A cancelled call has stored the object or not, as one whose connection broke; nothing of it is held any more.
+
+        Raises:
+            NoSuchBucketError: The origin has no such bucket.
+            DurabilityNotPossibleError: The client insisted on the disk and it cannot be.
+            OverloadedError: Too much is dirty, and the origin did not take the write either.
+            OriginError: It had to be written through, and the origin refused or failed.
+        """
+        decision = await self._decide(request)
+        is_kept = decision.mode is not WriteMode.AROUND and not decision.is_forced
+        if decision.mode is not WriteMode.BACK:
+            return await self._put_through(request, content, keep=is_kept)
+        result = await self._try_put_back(request, content)
+        if result is not None:
+            return result
+        try:
+            return await self._put_through(request, content, keep=is_kept)
+        except OriginError as error:
+            if not error.retryable:
+                raise
+            raise OverloadedError(
+                f"no room for {content.size} bytes here, and the origin does not take them: {error}",
+                retry_after_s=error.retry_after_s or BUSY_RETRY_S,
+            ) from error
+
+    async def _decide(self, request: PutRequest) -> WriteDecision:
+        facts = await self._parts.facts.facts(request.name.bucket)
+        policy = self._parts.policies().find(request.name)
+        return decide(policy, facts, requested=request.mode, origin_reason=request.origin_reason)
+
+    # --- write-back --------------------------------------------------------------------------------------------------
+
+    async def _try_put_back(self, request: PutRequest, content: Content) -> PutResult | None:
+        """Acknowledge from the disk; None where there is no room and not a byte of the body was read."""
+        size = content.size
+        if not await self._parts.backlog.admit(size):
+            return None
+        try:
+            begun = await self._parts.inlet.begin(content)
+            if begun is None:
+                return None
+            with self._parts.inlet.watching_disk(), begun:
+                return await self._commit_put(request, content, await begun.take())
+        finally:
+            self._parts.backlog.settle(size)
+
+    async def _commit_put(self, request: PutRequest, content: Content, intake: Intake) -> PutResult:
+        async with write_turn(self._parts.facts, self._parts.queue, request.name):
+            now_s = self._parts.clock.wall_s()
+            record = self._record(request, intake, content, now_s)
+            entry = self._entry(request.name, record, now_s, request.credential_id)
+            with self._parts.generations.writing(request.name):
+                await self._parts.commit.commit(Put(FORMAT, record, entry), body=intake.tiny)
+        return PutResult(record.etag, record.last_modified_s, record.checksums)
+
+    def _record(self, request: PutRequest, intake: Intake, content: Content, now_s: float) -> ObjectRecord:
+        return ObjectRecord(
+            FORMAT,
+            self._parts.ids.take_version_id(),
+            intake.size,
+            intake.md5_hex,
+            int(now_s),
+            ObjectState.DIRTY,
+            None,
+            Validated(),
+            headers=request.headers,
+            user_metadata=request.user_metadata,
+            tags=request.tags,
+            checksums=content.checksums(),
+            extents=intake.extents,
+        )
+
+    def _entry(
+        self, name: ObjectName, record: ObjectRecord | None, now_s: float, credential_id: str
+    ) -> DirtyEntry:
+        policy = self._parts.policies().find(name)
+        return new_entry(
+            name, record, policy, now_s=now_s, epoch=self._parts.epoch, credential_id=credential_id
+        )
+
+    # --- deletes -----------------------------------------------------------------------------------------------------
+
+    async def delete(
+        self,
+        name: ObjectName,
+        *,
+        origin_reason: str = "",
+        origin_headers: Headers = (),
+        version_id: str = "",
+        credential_id: str = "",
+    ) -> DeleteResult:
+        """Delete an object; one that does not exist is deleted too, as S3 has it.
+
+        With a version id, or for a reason that only the origin can answer, it is deleted there before the call returns.
+        """
+        if await self._deletes_back(name, origin_reason) and not version_id:
+            await self._delete_back(name, credential_id)
+            return DeleteResult(name.key)
+        replaces = not is_conditional(origin_headers) and not version_id
+        async with self._parts.through.operation(name, replaces=replaces) as passed:
+            answer = await self._parts.origin.delete_object(
+                name, headers=origin_headers, version_id=version_id
+            )
+            passed.is_unknown = answer.is_earlier_unknown
+        return DeleteResult(name.key, version_id=answer.version_id, headers=answer.headers)
+
+    async def delete_many(
+        self, bucket: str, keys_: Sequence[str], *, credential_id: str
+    ) -> tuple[DeleteResult, ...]:
+        """Delete each key as `delete` does, together, so that their tombstones share the syncs; one result a key."""
+        through = asyncio.Semaphore(THROUGH_DELETES_MAX)
+
+        async def delete(name: ObjectName) -> DeleteResult:
+            try:
+                if await self._deletes_back(name, ""):
+                    await self._delete_back(name, credential_id)
+                    return DeleteResult(name.key)
+                async with through:
+                    return await self.delete(name, credential_id=credential_id)
+            except OriginError as error:
+                return DeleteResult(name.key, error.code or "InternalError", str(error))
+            except StorageError as error:
+                return DeleteResult(name.key, "SlowDown" if error.retryable else "InternalError", str(error))
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(delete(ObjectName(bucket, key))) for key in keys_]
+        return tuple(task.result() for task in tasks)
+
+    async def _deletes_back(self, name: ObjectName, origin_reason: str) -> bool:
+        facts = await self._parts.facts.facts(name.bucket)
+        policy = self._parts.policies().find(name)
+        return decide(policy, facts, requested=None, origin_reason=origin_reason).mode is WriteMode.BACK
+
+    async def _delete_back(self, name: ObjectName, credential_id: str) -> None:
+        async with write_turn(self._parts.facts, self._parts.queue, name):
+            entry = self._entry(name, None, self._parts.clock.wall_s(), credential_id)
+            with self._parts.generations.writing(name):
+                await self._parts.commit.commit(Tombstone(FORMAT, entry))
+
+    # --- write-through -----------------------------------------------------------------------------------------------
+
+    async def _put_through(self, request: PutRequest, content: Content, *, keep: bool) -> PutResult:
+        replaces = not is_conditional(request.origin_headers)
+        with ExitStack() as held_back:
+            is_held = held_back.enter_context(self._parts.held.room(content.size))
+            held = await HeldContent.take(content) if is_held else None
+            async with self._parts.through.operation(request.name, replaces=replaces) as passed:
+                if held is not None:
+                    found = await self._send_held(request, held)
+                    if keep:
+                        passed.keep = partial(self._keep_held, request, held, found)
+                else:
+                    copy = self._parts.inlet.copy(content) if keep else None
+                    if copy is not None:
+                        held_back.enter_context(copy)
+                    found = await self._send_streamed(request, content, copy)
+                    if copy is not None:
+                        passed.keep = partial(self._keep, request, content, copy.kept(), found)
+                passed.is_unknown = found.is_earlier_unknown
+        return PutResult(found.etag, int(self._parts.clock.wall_s()), content.checksums(), found.headers)
+
+    async def _send_held(self, request: PutRequest, held: HeldContent) -> WriteAnswer:
+        """Send a body that is whole in memory, so that it can be sent again, with a digest for the origin to verify."""
+        body = await held_body(held, request.origin_headers, self._parts.workers)
+        return await self._parts.origin.put_object(request.name, self._headers(request), body)
+
+    async def _send_streamed(
+        self, request: PutRequest, content: Content, copy: BodyIntake | None
+    ) -> WriteAnswer:
+        source = content.chunks if copy is None else copy.pieces
+        body = OutgoingBody(content.size, source, is_repeatable=False)
+        return await self._parts.origin.put_object(request.name, self._headers(request), body)
+
+    def _headers(self, request: PutRequest) -> Headers:
+        return object_headers(request) + request.origin_headers
+
+    async def _keep_held(self, request: PutRequest, held: HeldContent, found: WriteAnswer) -> None:
+        copy = self._parts.inlet.copy(held)
+        if copy is None:
+            return
+        with copy, suppress(StorageError):
+            await self._keep(request, held, await copy.take(), found)
+
+    async def _keep(
+        self, request: PutRequest, content: Content, intake: Intake | None, found: WriteAnswer
+    ) -> None:
+        """Put the local copy of what went through into the index; failing is no failure of the write."""
+        if intake is None:
+            return
+        name = request.name
+        now_s = self._parts.clock.wall_s()
+        record = ObjectRecord(
+            FORMAT,
+            self._parts.ids.take_version_id(),
+            intake.size,
+            found.etag,
+            int(now_s),
+            ObjectState.CLEAN,
+            OriginIdentity("", 0, intake.size, found.etag, found.version_id),
+            Validated(now_s, self._parts.epoch),
+            headers=request.headers,
+            user_metadata=request.user_metadata,
+            tags=request.tags,
+            checksums=content.checksums(),
+        )
+        with suppress(StorageError):
+            is_stored = await self._parts.applier.change(StoreVersion(name.bucket, name.key, record, 0))
+            if is_stored and intake.extents:
+                await self._parts.applier.change(
+                    AddExtents(name.bucket, name.key, record.version_id, intake.extents)
+                )
+
+
+@asynccontextmanager
+async def write_turn(facts: FactsTable, queue: KeyQueue, name: ObjectName) -> AsyncIterator[None]:
+    """Give a write-back its turn of the key, in a bucket that is not being deleted.
+
+    Raises:
+        NoSuchBucketError: The bucket was deleted meanwhile.
+        OverloadedError: Too many wait for the key.
+    """
+    while True:
+        # Not within the turn: the bucket's deletion may have a flush of this key to wait for.
+        await facts.facts(name.bucket)
+        async with queue.turn(name, Turn.WRITE_BACK):
+            if not facts.is_closed(name.bucket):
+                yield
+                return
+
+
+async def held_body(held: HeldContent, told: Headers, workers: Workers) -> OutgoingBody:
+    """Make a body of what is held, with digests beside those that `told` has as headers."""
+    names = {name for name, _ in told}
+    has_checksum = any(name.startswith(CHECKSUM_PREFIX) for name in names)
+    checksums = () if has_checksum else held.checksums()
+    md5 = ""
+    if not has_checksum and not checksums and "content-md5" not in names:
+        md5 = base64.b64encode(await workers.run(held.md5_digest)).decode()
+    return OutgoingBody(held.size, held.chunks, is_repeatable=True, md5=md5, checksums=checksums)
+
+
+def new_entry(
+    name: ObjectName,
+    record: ObjectRecord | None,
+    policy: Policy,
+    *,
+    now_s: float,
+    epoch: int,
+    credential_id: str,
+) -> DirtyEntry:
+    """Make the flush queue's row of a write (`record`) or delete (None); the commit gives it its sequence."""
+    return DirtyEntry(
+        FORMAT,
+        0,
+        name.bucket,
+        name.key,
+        keys.slot(name.bucket, name.key),
+        0 if record is None else record.version_id,
+        0 if record is None else record.size,
+        credential_id,
+        now_s,
+        flush_after_s=now_s + policy.flush_delay_s if policy.flush_delay_s else 0.0,
+        deadline_s=now_s + policy.flush_deadline_s if policy.flush_deadline_s else 0.0,
+        epoch=epoch,
+    )
