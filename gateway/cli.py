@@ -98,8 +98,8 @@ def _flush(parsed: argparse.Namespace, settings: Settings) -> int:
         _say(f"barrier {report.barrier_id}: {report.remaining} changes to flush")
         return DONE
     path, parameters = f"/-/flush/{report.barrier_id}", {"wait": str(WAIT_STEP_S)}
-    # Ends when the barrier is reached, or when all that is left is known not to get there.
-    while not report.is_reached and len(report.blocked) < report.remaining:
+    # Lines that are blocked come only once all that is left will not get there without help.
+    while not (report.is_reached or report.blocked):
         report = client.ask(BarrierReport, "GET", path, parameters)
         sys.stderr.write(f"\r{report.total - report.remaining} of {report.total} flushed ")
         sys.stderr.flush()
@@ -199,10 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--drain", action="store_true", help="at the stop, flush everything to the origin first"
     )
-    demonstration = _add(
-        commands, "demo", _demo, "run the gateway over a throw-away S3 server on this machine"
-    )
-    demonstration.add_argument("--keep", action="store_true", help="keep the cache directory at the end")
+    _add(commands, "demo", _demo, "run the gateway over a throw-away S3 server on this machine")
     _add(commands, "status", _status, "show how a running gateway is")
     flush = _add(commands, "flush", _flush, "flush what is acknowledged under a prefix")
     flush.add_argument("place", metavar="s3://BUCKET/PREFIX")
