@@ -16,7 +16,8 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -50,6 +51,9 @@ HEADERS_MAX: Final = 256
 
 READ_BYTES: Final = 64 * KIB
 """aiohttp buffers twice this much of a body before it stops reading from the connection."""
+
+CUT_S: Final = 0.1
+"""At a stop, what did not end in time gets this long to let go."""
 
 IDLE_S: Final = 75.0
 """A connection without a request is closed after this; SDKs keep theirs for up to a minute."""
@@ -144,6 +148,9 @@ class Listener(web.Server):
         self._stats: Final = stats
         self._connections_max: Final = connections_max
         self._wires: Final[dict[RequestHandler, Wire]] = {}
+        self._running: Final[set[RequestHandler]] = set()
+        self._ended: Final = asyncio.Event()
+        self._ended.set()
 
     def wire(self, protocol: RequestHandler) -> Wire | None:
         """Give the connection of a request; None once it has ended."""
@@ -167,6 +174,31 @@ class Listener(web.Server):
         self._stats.connections = len(self._wires)
         if wire is not None:
             wire.lost()
+
+    @contextmanager
+    def running(self, protocol: RequestHandler) -> Iterator[None]:
+        """Let `stop` wait for the block, which answers a request of this connection."""
+        self._running.add(protocol)
+        self._ended.clear()
+        try:
+            yield
+        finally:
+            self._running.discard(protocol)
+            if not self._running:
+                self._ended.set()
+
+    async def stop(self, grace_s: float) -> None:
+        """Close idle connections, let running requests end within `grace_s`, cut off the rest.
+
+        aiohttp's own shutdown stops reading from every connection, so a body that is still on its way would never end.
+        """
+        for protocol in tuple(self._wires):
+            if protocol not in self._running:
+                protocol.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._ended.wait()
+        await self.shutdown(CUT_S)
 
 
 class _Exchange:
@@ -215,8 +247,7 @@ class S3Server:
         self._is_stopping = True
         for server in self._sockets:
             server.close()
-        self._listener.pre_shutdown()
-        await self._listener.shutdown(grace_s)
+        await self._listener.stop(grace_s)
 
     async def handle(self, raw: web.BaseRequest) -> web.StreamResponse:
         """Answer one request and say whether its connection goes on."""
@@ -232,18 +263,24 @@ class S3Server:
         spent = OriginTime()
         origin_time.set(spent)
         try:
-            if raw.method in _READING:
-                with wire.watched(_current_task().cancel):
-                    await self._serve(exchange, received_at_s)
-            else:
-                await self._serve(exchange, received_at_s)
+            with self._listener.running(raw.protocol):
+                await self._serve_watched(exchange, received_at_s)
         except BaseException:
             exchange.is_cut = True
             raise
         finally:
             duration_s = parts.clock.monotonic_s() - started_s
             self._record(exchange, received_at_s, duration_s, spent.spent_s)
-        return self._closed if exchange.will_close or exchange.is_cut else self._kept
+        is_last = exchange.will_close or exchange.is_cut or self._is_stopping
+        return self._closed if is_last else self._kept
+
+    async def _serve_watched(self, exchange: _Exchange, received_at_s: float) -> None:
+        """Answer; a read ends with its client's connection."""
+        if exchange.raw.method not in _READING:
+            await self._serve(exchange, received_at_s)
+            return
+        with exchange.wire.watched(_current_task().cancel):
+            await self._serve(exchange, received_at_s)
 
     async def _serve(self, exchange: _Exchange, received_at_s: float) -> None:
         """Answer, or turn what went wrong into an answer; the only place that maps errors."""

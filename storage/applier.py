@@ -1,12 +1,13 @@
 """The one writer of the index: applies journal groups and changes to clean rows, one batch after the other.
 
-A worker thread of its own does the reading and writing of each batch, so batches are totally ordered and what one read is
-still true when it writes. Only journal groups move `applied_sequence`, and they move it in order, in the same atomic batch as
-their rows. Effects reach the event loop before the caller's await returns, so what is acknowledged is also known.
+A worker thread of its own does the reading and writing of each batch, so batches are totally ordered and what one read
+is still true when it writes. Only journal groups move `applied_sequence`, and they move it in order, in the same
+atomic batch as their rows. Effects reach the event loop before the caller's await returns, so what is acknowledged is
+also known.
 
-Failures. A group whose rows cannot be written, after its journal sync, is an unknown outcome like a failed sync. So is a
-change to clean rows: were it left out, an old version might go on being served after a newer one was passed through. In
-either case the applier refuses all further work and says so once.
+Failures. A group whose rows cannot be written, after its journal sync, is an unknown outcome like a failed sync. So is
+a change to clean rows: were it left out, an old version might go on being served after a newer one was passed through.
+In either case the applier refuses all further work and says so once.
 
 A change whose caller is cancelled is carried out all the same, and the event loop hears of it.
 """
@@ -153,7 +154,7 @@ class Applier:
         return self.durable_sequence
 
     def check_open(self) -> None:
-        """Raise EngineClosedError once changes to clean rows are refused: what would need one afterwards must not begin."""
+        """Raise EngineClosedError once changes are refused: what would need one afterwards must not begin."""
         if self._are_changes_ended:
             raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
 

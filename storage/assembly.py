@@ -176,9 +176,7 @@ def assemble(
     flusher = Flusher(
         FlusherParts(
             planner=planner,
-            attempts=Attempts(
-                AttemptsParts(dirty_rows, sender, parts.origin, facts, parts.rng, parts.stats)
-            ),
+            attempts=Attempts(AttemptsParts(dirty_rows, sender, parts.origin, facts, parts.rng, parts.stats)),
             rows=dirty_rows,
             sender=sender,
             commit=commit,

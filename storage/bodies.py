@@ -64,7 +64,10 @@ class VersionSource(Protocol):
     """What a body asks of the reader that made it."""
 
     def hold(self, name: ObjectName, record: ObjectRecord) -> Held:
-        """Read what is known and present of the version now, and pin it; where the key has moved on, what `record` itself names."""
+        """Read what is known and present of the version now, and pin it.
+
+        Where the key has moved on, it is what `record` itself names.
+        """
         ...
 
     def start_fill(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:

@@ -1,7 +1,7 @@
 """Changes to clean rows, which no journal carries: what a fill, a validation or a reclaim does to the index.
 
-They run on the writer thread between groups, each checked against the row it was planned on and dropped where the row has
-moved on: a fill that comes late must never touch a newer version. Pure, over `Rows`.
+They run on the writer thread between groups, each checked against the row it was planned on and dropped where the row
+has moved on: a fill that comes late must never touch a newer version. Pure, over `Rows`.
 
 None of them survives a power cut for certain. So none may be needed for an acknowledged byte to be found, and after an
 unclean stop a clean row counts only once it is validated (`recovery.Recovered.trusted_epoch`).

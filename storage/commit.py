@@ -2,22 +2,22 @@
 
     commit() -> [waiting] -> stage 1: sync segments, append + sync journal -> stage 2: apply to the index -> receipt
 
-Everything acknowledged passes here. Mutations that wait together become durable together: one `fdatasync` of each segment
-that holds their bodies, then one append and one `fdatasync` of the journal. So a journal record that reads back implies
-bodies that are there. Then the group is applied to the index in one batch and becomes visible; only then does `commit`
-return.
+Everything acknowledged passes here. Mutations that wait together become durable together: one `fdatasync` of each
+segment that holds their bodies, then one append and one `fdatasync` of the journal. So a journal record that reads
+back implies bodies that are there. Then the group is applied to the index in one batch and becomes visible; only then
+does `commit` return.
 
 The two stages overlap by one group: while group N is applied, group N+1 is synced, and N+2 collects. Order is kept: one
 group at a time is in stage 1, and stage 2 takes them in that order.
 
-Failures. Before the journal's sync the outcome is known: the append is cut back, every caller of the group gets the error,
-and the sequences are used by the next group. A failed sync, of a segment or the journal, or a failed index write has an
-unknown outcome: the callers get `UnknownOutcomeError`, and so does every later commit, until a new engine has recovered the
-directory.
+Failures. Before the journal's sync the outcome is known: the append is cut back, every caller of the group gets the
+error, and the sequences are used by the next group. A failed sync, of a segment or the journal, or a failed index
+write has an unknown outcome: the callers get `UnknownOutcomeError`, and so does every later commit, until a new engine
+has recovered the directory.
 
-Cancellation. A mutation that still waits is withdrawn. One that was taken into a group commits, and its caller learns of the
-cancellation only when that is over: it holds the space that the mutation names, and the turn of its key, until the rows are
-there. Were the space let go before, reclaim could take a segment that the journal is about to name.
+Cancellation. A mutation that still waits is withdrawn. One that was taken into a group commits, and its caller learns
+of the cancellation only when that is over: it holds the space that the mutation names, and the turn of its key, until
+the rows are there. Were the space let go before, reclaim could take a segment that the journal is about to name.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ class GroupLog(Protocol):
         ...
 
     def begin_group(self, spare_id: int) -> Location:
-        """Begin a new file where `spare_id` is not 0 and the disk lets it; say where the next group's bodies will lie."""
+        """Begin a new file where `spare_id` is not 0 and the disk lets it; say where the group's bodies will lie."""
         ...
 
     def append(self, first_sequence: int, mutations: Sequence[bytes], bodies: Sequence[bytes]) -> None:
@@ -117,8 +117,8 @@ async def _outcome(waiting: _Waiting) -> Receipt:
 class Commit:
     """Collects mutations into groups and takes each group through the two stages.
 
-    `run()` is the owner's task; it ends by cancellation, after `drain()` on an orderly stop. Whatever ends it, nobody waits
-    for ever: what had not begun is refused, what was under way has an unknown outcome.
+    `run()` is the owner's task; it ends by cancellation, after `drain()` on an orderly stop. Whatever ends it, nobody
+    waits for ever: what had not begun is refused, what was under way has an unknown outcome.
 
     Args:
         take_file_id: Gives the id of a next journal file; OverloadedError where none is reserved.

@@ -394,7 +394,7 @@ class Engine:
         return self._report(barrier)
 
     def _report(self, barrier: Barrier) -> BarrierReport:
-        return barrier_report(barrier, self._components.planner)
+        return barrier_report(barrier, self._components.planner, self._components.dirty_rows)
 
     def status(self) -> StatusReport:
         """Say how the engine is."""

@@ -12,7 +12,8 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -30,6 +31,13 @@ REFRESH_RETRY_S: Final = 10.0
 """So long after a refresh that failed the next one is tried, so that a failing origin is not asked by every write."""
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Closing:
+    """How far the deletion of a bucket has come. `is_asked`: the origin is asked for it, so nothing is known any more."""
+
+    is_asked: bool = False
 
 
 class FactsTable:
@@ -76,8 +84,10 @@ class FactsTable:
         self._dropped.add(bucket)
 
     @asynccontextmanager
-    async def closed(self, bucket: str) -> AsyncIterator[None]:
+    async def closed(self, bucket: str) -> AsyncIterator["Closing"]:
         """Keep writes out of a bucket while the block deletes it; those that have been committed before are all known in the block.
+
+        What was known of the bucket holds again after a block that did not come to ask for the deletion.
 
         Raises:
             StorageError: The disk refused; nothing has begun.
@@ -85,15 +95,22 @@ class FactsTable:
         while (before := self._closed.get(bucket)) is not None:
             await before.wait()
         self._closed[bucket] = asyncio.Event()
+        known, closing = self._state.facts.get(bucket), Closing()
         try:
             self.drop(bucket)
             # In the order of commits: what was on its way is applied on return. And a restart asks anew.
             unknown = BucketFacts(FORMAT, bucket, exists=False, asked_at_s=0.0)
             await self._commit.commit(FactsLearnt(FORMAT, unknown))
-            yield
+            yield closing
         finally:
-            self.drop(bucket)
-            self._closed.pop(bucket).set()
+            try:
+                if known is not None and not closing.is_asked:
+                    # Where the disk refuses, the origin is asked at the next use.
+                    with suppress(StorageError):
+                        await self._commit.commit(FactsLearnt(FORMAT, known))
+                        self._dropped.discard(bucket)
+            finally:
+                self._closed.pop(bucket).set()
 
     async def mark_etags_not_md5(self, bucket: str) -> None:
         """Remember that the origin's ETags are no MD5 here, so that further writes go through."""

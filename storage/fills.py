@@ -38,7 +38,7 @@ from storage.types import BLOCK_BYTES, MIB, ByteRange, Extent, Location, Stream
 from storage.workers import Workers
 
 JOIN_AHEAD_BYTES_MAX: Final = 16 * MIB
-"""A reader whose first byte is further ahead of a fill asks the origin itself: that takes less time than so many bytes."""
+"""A reader whose first byte is further ahead of a fill asks the origin itself: that takes less time."""
 
 UNJOINED_BYTES_MAX: Final = 4 * MIB
 """So much a fill reads before its first reader has come: whoever asked is told of it one turn of the loop later."""
@@ -313,7 +313,10 @@ class FillTable:
         return len(self._tasks)
 
     def find(self, version_id: int, position: int) -> Fill | None:
-        """Give a fill that a reader of this version should join at `position`; not one that has ended, the index knows more."""
+        """Give a fill that a reader of this version should join at `position`.
+
+        Not one that has ended: the index knows more.
+        """
         for fill in self._fills.get(version_id, ()):
             if not fill.is_finished and fill.can_serve(position):
                 return fill

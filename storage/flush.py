@@ -49,6 +49,7 @@ from storage.flush_events import (
     HeadChecked,
     HeadResult,
     Instruction,
+    NewestTaken,
     Quarantine,
     Release,
     RetryQuarantined,
@@ -65,7 +66,7 @@ from storage.flush_order import LazyHeap, ReadyOrder
 from storage.records import DirtyEntry
 from storage.types import ObjectName, Priority
 
-_Outcome: TypeAlias = FlushSucceeded | FlushSkipped | FlushFailed | HeadChecked | Confirmed
+_Outcome: TypeAlias = FlushSucceeded | FlushSkipped | FlushFailed | NewestTaken | HeadChecked | Confirmed
 _News: TypeAlias = (
     DirtyAdded
     | DirtyRemoved
@@ -125,7 +126,7 @@ class FlushPlanner:
         assert now_s >= self._now_s, f"time went back from {self._now_s} to {now_s}"
         self._now_s = now_s
         self._fire_due()
-        if isinstance(event, FlushSucceeded | FlushSkipped | FlushFailed | HeadChecked | Confirmed):
+        if isinstance(event, _Outcome):
             self._take_outcome(event)
         else:
             self._take_news(event)
@@ -159,6 +160,17 @@ class FlushPlanner:
         """Count the quarantined changes in scope."""
         return len(self._books.quarantined_in(scope))
 
+    def name_of(self, sequence: int) -> ObjectName:
+        """Name the key of an attempt that is asked for or under way."""
+        key = self._books.by_sequence(sequence)
+        assert key is not None, f"nobody asked for sequence {sequence}"
+        return key.name
+
+    def newest(self, sequence: int) -> int:
+        """Give the newest change of an attempt's key; 0 where it was given up."""
+        key = self._books.by_sequence(sequence)
+        return 0 if key is None or key.entry is None else key.entry.sequence
+
     def attempts_of(self, name: ObjectName) -> int:
         """Count a key's failed attempts since its last success."""
         key = self._books.keys.get(name)
@@ -186,7 +198,8 @@ class FlushPlanner:
             case DirtyRemoved():
                 self._remove(event.sequence)
             case Tick():
-                pass  # what is due has been done
+                # What is due has been done. The timer is spent, and may have been a little early: ask for another one.
+                self._wake_asked_s = NEVER_S
             case BarrierAdded():
                 self._add_barrier(event)
             case BarrierCancelled():
@@ -302,6 +315,9 @@ class FlushPlanner:
             case FlushFailed():
                 self._require(key, FlushState.IN_FLIGHT)
                 self._fail(key, event)
+            case NewestTaken():
+                self._require(key, FlushState.IN_FLIGHT)
+                self._take_newest(key, event)
             case HeadChecked():
                 self._require(key, FlushState.CHECKING)
                 self._take_head(key, event)
@@ -326,6 +342,13 @@ class FlushPlanner:
             self._wait(key, FlushState.WAITING_CHECK, max(self._now_s + wait_s, key.check_until_s))
         else:
             self._confirm(key)
+
+    def _take_newest(self, key: FlushKey, event: NewestTaken) -> None:
+        assert key.entry is not None, f"{key!r} has nothing to send"
+        assert key.entry.sequence == event.newest, f"{event} is not the newest of {key!r}"
+        self._note(key, f"sequence {event.newest} taken instead of {event.sequence}")
+        self._books.end_sent(key)
+        key.sent = event.newest
 
     def _skip(self, key: FlushKey) -> None:
         bucket = self._books.bucket(key.name.bucket)

@@ -21,7 +21,6 @@ from storage.flush_events import (
     FlushSucceeded,
     HeadChecked,
     HeadResult,
-    StartFlush,
 )
 from storage.flush_outcomes import failure_event, head_result, line_failure
 from storage.origin.client import OriginClient
@@ -72,18 +71,15 @@ class Attempts:
         """Forget the answer to a change that left the queue; what it sent may still be asked for."""
         self._answers.pop(sequence, None)
 
-    async def put(self, start: StartFlush) -> Event:
-        """Send a put once."""
-        # Read when the turn has come, which may have been long in coming.
-        sequence = start.sequence
-        entry = self._rows.entry(sequence)
-        record = None if entry is None else self._rows.record(entry)
-        if entry is None or record is None:
-            return FlushSkipped(sequence)
+    async def put(self, entry: DirtyEntry, priority: Priority) -> Event:
+        """Send a put once, which is its key's newest change when the call begins."""
+        sequence = entry.sequence
+        record = self._rows.record(entry)
+        assert record is not None, f"the version of {entry} has gone under its turn"
         self._sent_etags[sequence] = record.etag
         try:
             identity = await self._parts.sender.send_put(
-                entry, record, start.priority, lambda: self._rows.entry(sequence) is not None
+                entry, record, priority, lambda: self._rows.entry(sequence) is not None
             )
         except SupersededError:
             return self._ended(FlushSkipped(sequence))

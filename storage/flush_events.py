@@ -179,6 +179,17 @@ class FlushFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class NewestTaken:
+    """The turn of a key was long in coming, and its newest change is sent instead of the one that was asked for.
+
+    Every later event of the attempt names `newest`, which is the planner's newest too.
+    """
+
+    sequence: int
+    newest: int
+
+
+@dataclass(frozen=True, slots=True)
 class HeadChecked:
     """The answer to CheckByHead; `jitter` is drawn uniformly from [0, 1)."""
 
@@ -250,6 +261,7 @@ Event = (
     | FlushSucceeded
     | FlushSkipped
     | FlushFailed
+    | NewestTaken
     | HeadChecked
     | Confirmed
     | Tick

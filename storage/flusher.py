@@ -38,6 +38,7 @@ from storage.flush_events import (
     FlushSkipped,
     FlushState,
     Instruction,
+    NewestTaken,
     Quarantine,
     Release,
     RetryQuarantined,
@@ -196,19 +197,35 @@ class Flusher:
     # --- puts --------------------------------------------------------------------------------------------------------
 
     async def _flush(self, start: StartFlush) -> None:
-        entry = self._rows.entry(start.sequence)
-        if entry is None:
-            self._post(FlushSkipped(start.sequence))
-            return
-        self._sending.add(start.sequence)
-        try:
-            async with self._parts.queue.turn(ObjectName(entry.bucket, entry.key), Turn.FLUSH):
-                event = await self._parts.attempts.put(start)
-        finally:
-            self._sending.discard(start.sequence)
-        if self._rows.entry(start.sequence) is None:
-            self._end_upload(start.sequence)
+        name = self._parts.planner.name_of(start.sequence)
+        async with self._parts.queue.turn(name, Turn.FLUSH):
+            entry = self._take_newest(start.sequence)
+            event = await self._attempt(entry, start.priority) if entry else FlushSkipped(start.sequence)
         self._post(event)
+
+    def _take_newest(self, sequence: int) -> DirtyEntry | None:
+        """Give what to send now that the turn has come: the key's newest change, which may have replaced the one asked for.
+
+        Else a key that is written all the time would never be sent. None where it was given up, or is being replaced in this moment.
+        """
+        newest = self._parts.planner.newest(sequence)
+        entry = self._rows.entry(newest) if newest else None
+        if entry is not None and newest != sequence:
+            self._post(NewestTaken(sequence, newest))
+        return entry
+
+    async def _attempt(self, entry: DirtyEntry, priority: Priority) -> Event:
+        if entry.is_tombstone:
+            (event,) = await self._parts.attempts.deletes(entry.bucket, (entry,), priority)
+            return event
+        self._sending.add(entry.sequence)
+        try:
+            event = await self._parts.attempts.put(entry, priority)
+        finally:
+            self._sending.discard(entry.sequence)
+        if self._rows.entry(entry.sequence) is None:
+            self._end_upload(entry.sequence)
+        return event
 
     # --- uploads of ours that nobody will complete -------------------------------------------------------------------
 
@@ -231,31 +248,28 @@ class Flusher:
 
     async def _delete(self, start: StartDeletes) -> None:
         """Send a batch; a key whose turn does not come at once goes alone, so that it holds up no other."""
-        together: list[DirtyEntry] = []
+        together: list[int] = []
         for sequence in start.sequences:
-            entry = self._rows.entry(sequence)
-            if entry is None:
-                self._post(FlushSkipped(sequence))
-            elif self._parts.queue.is_idle(ObjectName(entry.bucket, entry.key)):
-                together.append(entry)
+            if self._parts.queue.is_idle(self._parts.planner.name_of(sequence)):
+                together.append(sequence)
             else:
-                alone = self._delete_together(start.bucket, (entry,), start.priority)
-                self._start(alone, f"delete-{sequence}")
+                self._start(self._flush_alone(sequence, start.priority), f"delete-{sequence}")
         if together:
-            await self._delete_together(start.bucket, tuple(together), start.priority)
+            await self._delete_together(start.bucket, together, start.priority)
 
-    async def _delete_together(
-        self, bucket: str, entries: tuple[DirtyEntry, ...], priority: Priority
-    ) -> None:
+    async def _flush_alone(self, sequence: int, priority: Priority) -> None:
+        await self._flush(StartFlush(sequence, priority, needs_followup_head=False))
+
+    async def _delete_together(self, bucket: str, sequences: list[int], priority: Priority) -> None:
         async with AsyncExitStack() as turns:
-            for entry in entries:
-                await turns.enter_async_context(
-                    self._parts.queue.turn(ObjectName(bucket, entry.key), Turn.FLUSH)
-                )
-            current = tuple(entry for entry in entries if self._rows.entry(entry.sequence) is not None)
-            events: list[Event] = [FlushSkipped(e.sequence) for e in entries if e not in current]
-            if current:
-                events += await self._parts.attempts.deletes(bucket, current, priority)
+            for sequence in sequences:
+                name = self._parts.planner.name_of(sequence)
+                await turns.enter_async_context(self._parts.queue.turn(name, Turn.FLUSH))
+            entries = [entry for one in sequences if (entry := self._rows.entry(one)) is not None]
+            skipped = set(sequences) - {entry.sequence for entry in entries}
+            events: list[Event] = [FlushSkipped(sequence) for sequence in sorted(skipped)]
+            if entries:
+                events += await self._parts.attempts.deletes(bucket, tuple(entries), priority)
         for event in events:
             self._post(event)
 
@@ -276,10 +290,17 @@ class Flusher:
                 # The door is closed; the change stays dirty in the journal, and the next start sends it again.
                 return
             if confirm.is_overtaken:
-                await self._parts.applier.change(ForgetClean(entry.bucket, entry.key))
+                await self._forget_clean(name)
             self._parts.stats.flushed["done"] += 1
         self._parts.attempts.forget(confirm.sequence)
         self._post(Confirmed(confirm.sequence))
+
+    async def _forget_clean(self, name: ObjectName) -> None:
+        try:
+            await self._parts.applier.change(ForgetClean(name.bucket, name.key))
+        except StorageError as error:
+            # The index takes no more changes: the next start validates what it has.
+            log.warning("%s stays in the cache: %s", name, error)
 
     async def _journal(self, mutation: Mutation) -> None:
         await self._commit(mutation)

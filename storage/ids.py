@@ -1,8 +1,8 @@
 """Ids that never return: version ids and segment ids from blocks reserved in the journal.
 
 An id is handed out only below the reserved limit, and a start continues at the limit, so an id used before a crash,
-journaled or not, is never used for something else. Handing out is synchronous; the engine commits the next reservation while
-the present one lasts.
+journaled or not, is never used for something else. Handing out is synchronous; the engine commits the next reservation
+while the present one lasts.
 """
 
 from typing import Final

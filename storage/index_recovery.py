@@ -1,8 +1,8 @@
 """The index at a start: opened, thrown away where it does not fit the journal, and filled from the journal.
 
 An index counts as missing where there is none, where a row of it cannot be read, where it is of another instance, or
-behind the checkpoint of a compacted journal. One that is ahead of the journal is not repaired: something acknowledged is
-missing.
+behind the checkpoint of a compacted journal. One that is ahead of the journal is not repaired: something acknowledged
+is missing.
 
 A missing index is rebuilt: all dirty state returns, and what the journal says of clean versions is dropped. They may be
 older than the truth, as what passed through the gateway meanwhile is in no journal. The new index gets its instance id

@@ -1,8 +1,8 @@
 """The journal as the door sees it: one group after the other, in files that are changed when they are long enough.
 
-Rotation happens at the start of a group. The file before is synced by then, is sealed, and is never touched again. A next
-file that cannot be begun, with a known outcome, is no reason to refuse the group: it goes into the old file, and the next
-group tries again. On a full disk that may be the flush confirmation that brings space back.
+Rotation happens at the start of a group. The file before is synced by then, is sealed, and is never touched again. A
+next file that cannot be begun, with a known outcome, is no reason to refuse the group: it goes into the old file, and
+the next group tries again. On a full disk that may be the flush confirmation that brings space back.
 
 Blocks; called from the commit's worker thread only, but for `rotate`, `sealed` and the questions.
 """

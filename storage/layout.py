@@ -6,8 +6,8 @@
                 segments/   storage/segments.py
                 index/      RocksDB, storage/index.py
 
-FORMAT is written once, whole or not at all. A directory of another origin or of a newer format is refused, unchanged: its
-dirty bytes belong somewhere else, or mean something that this program does not know.
+FORMAT is written once, whole or not at all. A directory of another origin or of a newer format is refused, unchanged:
+its dirty bytes belong somewhere else, or mean something that this program does not know.
 """
 
 import tomllib

@@ -201,7 +201,7 @@ class ListingMerger:
         self._entries: list[ListEntry] = []
         self._prefixes: list[str] = []
         self._overlay: deque[OverlayEntry] = deque()
-        self._overlay_after = _start_after(query.after)
+        self._overlay_after = start_after(query.after)
         self._overlay_is_whole = False
         self._grouped = _View()
         self._detail: _View | None = None
@@ -259,7 +259,7 @@ class ListingMerger:
     def _next_need(self) -> NeedOverlay | NeedOriginPage | None:
         """Find out what has to be known before the next key is decided; None where enough is, or the result is clear."""
         if not self._overlay and not self._overlay_is_whole:
-            self._overlay_after = max(self._overlay_after, _start_after(self._at))
+            self._overlay_after = max(self._overlay_after, start_after(self._at))
             return NeedOverlay(self._query.bucket, self._query.prefix, self._overlay_after, OVERLAY_CHUNK_MAX)
         self._choose_view()
         if self._is_full() and self._more_is_certain():
@@ -321,7 +321,7 @@ class ListingMerger:
             bucket=query.bucket,
             prefix=query.prefix,
             delimiter=query.delimiter if self._detail is None else "",
-            start_after=_start_after(self._at),
+            start_after=start_after(self._at),
             max_keys=min(PAGE_KEYS_MAX, lacking + self._tombstones()),
             token=view.next_token,
         )
@@ -429,7 +429,8 @@ def _name(item: ListEntry | str) -> str:
     return item if isinstance(item, str) else item.key
 
 
-def _start_after(position: Position) -> str:
+def start_after(position: Position) -> str:
+    """Give the key behind which the origin is asked to go on."""
     return position.name + _BEHIND_GROUP if position.is_prefix else position.name
 
 

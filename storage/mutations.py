@@ -1,8 +1,8 @@
 """What each mutation does to the index: the one `apply`, used when a group commits and when recovery replays it.
 
 Pure and total. A mutation is applied to rows that may be ahead of it (a compacted journal leaves out what is dead and
-holds rows as they were later) or that lost clean rows (a rebuilt index), so a mutation whose subject is gone does nothing:
-`Flushed` of a superseded sequence, a part of an aborted upload, `Moved` of bytes that were overwritten.
+holds rows as they were later) or that lost clean rows (a rebuilt index), so a mutation whose subject is gone does
+nothing: `Flushed` of a superseded sequence, a part of an aborted upload, `Moved` of bytes that were overwritten.
 
 Invariants after each mutation, asserted by `tests/unit/storage/test_mutations.py`:
     * a key has an overlay row if and only if one dirty entry, the newest, carries its sequence;
@@ -102,8 +102,8 @@ def apply(rows: Rows, sequence: int, mutation: Mutation) -> None:  # noqa: C901,
 def stamp(mutation: Mutation, sequence: int, tiny: Location | None) -> Mutation:
     """Give a mutation its sequence, and the place of its tiny body, before it is encoded.
 
-    The caller of commit knows neither: the sequence is the journal's next, and a tiny body lies in the group's own frame.
-    Asserts what must not get into a journal: a version whose bytes are not all there, or are nowhere.
+    The caller of commit knows neither: the sequence is the journal's next, and a tiny body lies in the group's own
+    frame. Asserts what must not get into a journal: a version whose bytes are not all there, or are nowhere.
     """
     match mutation:
         case Put(record=record, entry=entry):

@@ -90,10 +90,11 @@ class Passing:
             OriginError: The origin refused, or does not take what must be flushed first.
         """
         await self._parts.facts.facts(bucket)
-        async with self._parts.facts.closed(bucket):
+        async with self._parts.facts.closed(bucket) as closing:
             if self._parts.flusher.has_dirty_put(bucket):
                 raise BucketNotEmptyError(f"bucket {bucket} holds acknowledged objects")
             await self._parts.flusher.waits.flush_bucket(bucket)
+            closing.is_asked = True
             await self._parts.control.delete_bucket(bucket)
 
     # --- copies ------------------------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@
 
 What the origin says of a key, a 404 too, is believed and stored only if nothing was written to the key since it was
 asked (`Generations`); otherwise the answer is dropped and the row, which is newer, is read again. Equal questions
-asked at the same time are asked once; but a policy that says `always` is kept to the letter: what the origin was asked
-before a read began proves nothing to that read. A key that is written faster than the origin answers is asked for once more,
-for this reader alone, whose answer serves it and is not kept: what the origin said after the read began is right for
-that read.
+asked at the same time are asked once; but a policy that says `always` is kept to the letter: what the origin was
+asked before a read began proves nothing to that read. A key that is written faster than the origin answers is asked
+for once more, for this reader alone, whose answer serves it and is not kept: what the origin said after the read
+began is right for that read.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -94,17 +94,25 @@ class Reader:
         """
         for _ in range(SHARED_ATTEMPTS_MAX):
             record = self._supply.record(name)
-            if record is not None:
+            is_described_only = metadata_only or (wanted is not None and wanted.start is None)
+            if record is not None and (
+                record.extents or is_described_only or not self._is_being_told(name, record, wanted)
+            ):
                 opened = await self._open_known(name, record)
-            elif self._is_deleted(name):
+            elif record is None and self._is_deleted(name):
                 raise _no_such_key(name)
-            elif metadata_only or (wanted is not None and wanted.start is None):
+            elif is_described_only:
                 opened = await self._open_by_head(name)
             else:
                 opened = await self._open_cold(name, wanted)
             if opened is not None:
                 return opened
         return await self._open_alone(name)
+
+    def _is_being_told(self, name: ObjectName, record: ObjectRecord, wanted: RangeSpec | None) -> bool:
+        """Whether the row comes of a cold read that has not begun its fill yet: who joins it shares the fill."""
+        is_shared = self._freshness(name).mode is not FreshnessMode.ALWAYS
+        return is_shared and record.state is ObjectState.CLEAN and _flight(name, wanted) in self._colds
 
     def _is_deleted(self, name: ObjectName) -> bool:
         value = self._parts.index.get(Family.OVERLAY, keys.object_key(name.bucket, name.key))
@@ -238,9 +246,7 @@ class Reader:
         return found
 
     async def _open_cold(self, name: ObjectName, wanted: RangeSpec | None) -> Opened | None:
-        start = 0 if wanted is None or wanted.start is None else wanted.start
-        # Readers of the same stretch wait for one answer; a reader of another one need not wait for its bytes.
-        flight = (name, start // BLOCK_BYTES)
+        flight = _flight(name, wanted)
         is_late = flight in self._colds
         told = await self._colds.run(flight, lambda: self._cold(name, wanted))
         return self._opened_unknown(name, told, is_late=is_late)
@@ -317,6 +323,12 @@ class Reader:
 async def _open_already(answer: FillAnswer, holding: AsyncExitStack) -> AsyncIterator[FillAnswer]:
     async with holding:
         yield answer
+
+
+def _flight(name: ObjectName, wanted: RangeSpec | None) -> tuple[ObjectName, int]:
+    """Name what readers of the same stretch wait for; a reader of another one need not wait for its bytes."""
+    start = 0 if wanted is None or wanted.start is None else wanted.start
+    return name, start // BLOCK_BYTES
 
 
 def _no_such_key(name: ObjectName) -> NoSuchKeyError:

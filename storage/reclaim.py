@@ -1,12 +1,13 @@
 """Make space: give up whole segments of clean bytes before bodies and fills run out of room.
 
-A segment goes in this order: its rows are dropped on the writer thread, which refuses while it holds a dirty byte; then it is
-marked removed, so nobody pins it any more; then, once its pins are gone, it is unlinked. A segment with a range that is not
-settled is passed over, since a row for it may yet come. Segments without a live byte go first; which of the others goes is the
-eviction policy's decision. Journal files are not reclaimed, whatever their bodies are: they are the truth about what is dirty.
+A segment goes in this order: its rows are dropped on the writer thread, which refuses while it holds a dirty byte;
+then it is marked removed, so nobody pins it any more; then, once its pins are gone, it is unlinked. A segment with a
+range that is not settled is passed over, since a row for it may yet come. Segments without a live byte go first; which
+of the others goes is the eviction policy's decision. Journal files are not reclaimed, whatever their bodies are: they
+are the truth about what is dirty.
 
-Nothing of this needs to be durable in its order: rows that a power cut brings back name a segment that is gone, and clean bytes
-that are gone are a miss. What was dirty is clean only since the journal's sync of its confirmation.
+Nothing of this needs to be durable in its order: rows that a power cut brings back name a segment that is gone, and
+clean bytes that are gone are a miss. What was dirty is clean only since the journal's sync of its confirmation.
 """
 
 import asyncio

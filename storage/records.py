@@ -84,6 +84,18 @@ class ObjectRecord(msgspec.Struct, frozen=True, array_like=True):
     extents_spilled: bool = False
 
 
+class ObjectHead(msgspec.Struct, frozen=True, array_like=True):
+    """The first fields of an ObjectRecord, for who reads thousands of rows and none of their extents."""
+
+    format: int
+    version_id: int
+    size: int
+    etag: str
+    last_modified_s: int
+    state: ObjectState
+    origin: OriginIdentity | None
+
+
 class OverlayRecord(msgspec.Struct, frozen=True, array_like=True):
     """A dirty put or tombstone as laid over an origin listing."""
 

@@ -8,9 +8,9 @@
     6  begin a new journal file, whose first group reserves ids and starts the epoch; nothing is appended to an old one
     7  checkpoint the index, then remove the files that an interrupted compaction has left
 
-Steps 3 and 4 are in `storage/index_recovery.py`. No data is scanned, so a start takes a second or two at any size: what a
-row names is checked when it is first read. A missing, short or wrong clean block is a miss then; a dirty one an error and
-an alarm. Segments that no row names are found by `SegmentStore.adopt`.
+Steps 3 and 4 are in `storage/index_recovery.py`. No data is scanned, so a start takes a second or two at any size:
+what a row names is checked when it is first read. A missing, short or wrong clean block is a miss then; a dirty one an
+error and an alarm. Segments that no row names are found by `SegmentStore.adopt`.
 
 The epoch is on disk before anything of the process can be: from here until it ends in order, a stop is unclean, and
 clean records that were validated before it are validated again before their first use.
@@ -294,8 +294,8 @@ def _begin_journal(
 def _remove_left_files(filesystem: Filesystem, scanned: JournalScan, opened: _Opened) -> None:
     """Unlink what does not count any more; should a file stay, the next start finds it again.
 
-    A compaction moves all bodies out of the files that it replaces before it replaces them, so no row can name one. Were
-    a dirty one counted there all the same, the file would be the only place where its bytes are.
+    A compaction moves all bodies out of the files that it replaces before it replaces them, so no row can name one.
+    Were a dirty one counted there all the same, the file would be the only place where its bytes are.
     """
     dirty = {journal_path(row.segment_id) for row in opened.segments if row.dirty_bytes}
     for path in dirty.intersection(scanned.superseded):

@@ -3,6 +3,8 @@
 import itertools
 from typing import Final
 
+import msgspec
+
 from storage.assembly import Components, EngineParts
 from storage.dirty_rows import DirtyRows
 from storage.family import Family
@@ -59,14 +61,14 @@ def _line(entry: DirtyEntry, planner: FlushPlanner) -> PendingLine:
     )
 
 
-def barrier_report(barrier: Barrier, planner: FlushPlanner) -> BarrierReport:
-    """Say how far a barrier is."""
+def barrier_report(barrier: Barrier, planner: FlushPlanner, rows: DirtyRows) -> BarrierReport:
+    """Say how far a barrier is, and of one that is blocked what is left."""
     outcome = barrier.outcome
     if outcome is None:
         remaining = planner.barrier_remaining(barrier.barrier_id)
         return BarrierReport(barrier.barrier_id, is_reached=False, total=barrier.total, remaining=remaining)
     if isinstance(outcome, BarrierBlocked):
-        blocked = tuple(_blocked_line(one) for one in outcome.remaining)
+        blocked = tuple(_blocked_line(one, planner, rows) for one in outcome.remaining)
         return BarrierReport(
             barrier.barrier_id,
             is_reached=False,
@@ -77,7 +79,11 @@ def barrier_report(barrier: Barrier, planner: FlushPlanner) -> BarrierReport:
     return BarrierReport(barrier.barrier_id, is_reached=True, total=barrier.total, remaining=0)
 
 
-def _blocked_line(one: Remaining) -> PendingLine:
+def _blocked_line(one: Remaining, planner: FlushPlanner, rows: DirtyRows) -> PendingLine:
+    entry = rows.entry(one.sequence)
+    if entry is not None:
+        return msgspec.structs.replace(_line(entry, planner), state=one.state.value, reason=one.reason)
+    # It was flushed, replaced or given up since the barrier ended; the report says how it was then.
     return PendingLine(
         sequence=one.sequence,
         bucket=one.name.bucket,

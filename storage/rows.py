@@ -20,6 +20,7 @@ from storage.records import (
     FORMAT,
     BucketFacts,
     DirtyEntry,
+    ObjectHead,
     ObjectRecord,
     ObjectState,
     OverlayRecord,
@@ -77,6 +78,7 @@ class _Decoders:
     """One decoder a record type; making one costs more than using it."""
 
     object = msgspec.msgpack.Decoder(ObjectRecord)
+    head = msgspec.msgpack.Decoder(ObjectHead)
     overlay = msgspec.msgpack.Decoder(OverlayRecord)
     dirty = msgspec.msgpack.Decoder(DirtyEntry)
     upload = msgspec.msgpack.Decoder(UploadRecord)
@@ -88,6 +90,7 @@ class _Decoders:
 
 
 decode_object = _Decoders.object.decode
+decode_head = _Decoders.head.decode
 decode_overlay = _Decoders.overlay.decode
 decode_dirty = _Decoders.dirty.decode
 decode_upload = _Decoders.upload.decode
@@ -137,7 +140,8 @@ class Rows:
         pending = {key: value for key, value in self._pending[family].items() if start <= key < stop}
         if not pending:
             return self._source.scan(family, start, stop, limit)
-        # A row that the batch removes must not take the place of one behind it, so the limit is applied to what is left.
+        # A row that the batch removes must not take the place of one behind it, so the limit is applied to what is
+        # left.
         merged = dict(self._source.scan(family, start, stop, limit + len(pending))) | pending
         return sorted((key, value) for key, value in merged.items() if value is not None)[:limit]
 

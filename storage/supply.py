@@ -104,7 +104,10 @@ class Supply:
     async def start_fill_from(
         self, name: ObjectName, record: ObjectRecord, span: ByteRange, opening: Opening
     ) -> Fill | None:
-        """Begin to keep `span` from an answer that `opening` gives and closes; None, and it is not entered, where none is kept."""
+        """Begin to keep `span` from an answer that `opening` gives and closes.
+
+        None, and it is not entered, where none is kept.
+        """
         fill = await self._new_fill_with_room(name, record, span)
         if fill is not None:
             self._fills.start(record.version_id, fill, opening)

@@ -1,8 +1,8 @@
 """What has to be done from time to time: checkpoints, id reservations, expiry of uploads, compaction of the journal.
 
-Each duty has its own period and its own task, so that a long one (a compaction) keeps no other (the reservation of ids)
-waiting. A duty is skipped while the engine takes no writes. A failure is logged and the duty tried again when it is due next;
-none of them is needed for what was acknowledged to be safe.
+Each duty has its own period and its own task, so that a long one (a compaction) keeps no other (the reservation of
+ids) waiting. A duty is skipped while the engine takes no writes. A failure is logged and the duty tried again when it
+is due next; none of them is needed for what was acknowledged to be safe.
 """
 
 import asyncio

@@ -53,6 +53,7 @@ class Logged:
     bytes_out: int
     range: str
     headers: dict[str, str]
+    query: dict[str, str]
 
 
 class Settings(msgspec.Struct):
@@ -175,6 +176,7 @@ class FakeOrigin:
                     sent,
                     received.headers.get("range", ""),
                     kept,
+                    received.query,
                 )
             )
 

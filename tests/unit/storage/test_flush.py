@@ -174,6 +174,14 @@ def test_oldest_goes_first_and_keeps_its_place_when_it_is_overwritten() -> None:
     assert bench.handle(FlushSucceeded(4)) == [Confirm(4), send(3)]
 
 
+def test_another_wake_up_is_asked_for_when_a_tick_comes_early(bench: Bench) -> None:
+    """A loop's timer may fire a fraction of a millisecond before its time; what waits for it must not be forgotten."""
+    assert bench.handle(dirty(1, held_s=30)) == [WakeAt(30.0)]
+
+    assert bench.handle(Tick(), at_s=29.9996) == [WakeAt(30.0)]
+    assert bench.handle(Tick(), at_s=30.0) == [send(1)]
+
+
 def test_change_is_held_when_its_policy_delays_it(bench: Bench) -> None:
     """flush_delay holds a change back; an overwrite neither shortens nor prolongs the wait, and the newest is sent."""
     assert bench.handle(dirty(1, held_s=30)) == [WakeAt(30.0)]

@@ -116,7 +116,7 @@ class FlushWorld(RuleBasedStateMachine):
                         assert left.sequence in self.quarantined or left.name.bucket in self.denied_once
                     self.end_barrier(barrier_id, is_reached=False)
                 case WakeAt(time_s):
-                    assert self.wake_s is None or self.wake_s <= self.now_s or time_s < self.wake_s
+                    assert self.wake_s is None or self.wake_s <= self.now_s or time_s <= self.wake_s
                     self.wake_s = time_s
 
     @property

@@ -1,0 +1,280 @@
+"""What the reader decides about questions to the origin; what becomes of the answers is in tests/integration/test_read_*."""
+
+import asyncio
+import random
+import threading
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from storage.errors import NoSuchKeyError, OriginUnavailableError
+from storage.family import IndexWrite
+from storage.origin.wire import OriginObject
+from storage.policy import Freshness, FreshnessMode, Policy
+from storage.reader import _cold_range, _is_same, _record_of
+from storage.records import Validated
+from storage.types import MIB, CacheResult, ObjectName, RangeSpec
+from tests.fakes.origin_faults import Fault
+from tests.fakes.running_engine import BUCKET, FakeIndexHome, RunningEngine, running_engine, until
+
+NAME = ObjectName(BUCKET, "key")
+ALWAYS = Policy(freshness=Freshness(FreshnessMode.ALWAYS))
+DATA = random.Random(1).randbytes(2 * MIB + 5)
+FOUND = OriginObject(10, "etag", 1_700_000_000, (("content-type", "text/plain"),), (("a", "b"),))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "asked"),
+    [
+        (None, None),
+        (RangeSpec(start=0), None),
+        (RangeSpec(start=MIB - 1), None),
+        (RangeSpec(start=MIB), RangeSpec(start=MIB)),
+        (RangeSpec(start=2 * MIB + 5), RangeSpec(start=2 * MIB)),
+        (RangeSpec(start=0, stop=1), RangeSpec(start=0, stop=MIB)),
+        (RangeSpec(start=MIB - 1, stop=MIB + 1), RangeSpec(start=0, stop=2 * MIB)),
+        (RangeSpec(start=5, stop=MIB), RangeSpec(start=0, stop=MIB)),
+    ],
+)
+def test_a_cold_read_asks_for_whole_blocks(wanted: RangeSpec | None, asked: RangeSpec | None) -> None:
+    """The range of the first request takes in what is wanted and no more blocks than that touches."""
+    assert _cold_range(wanted) == asked
+
+
+@pytest.mark.parametrize(
+    ("found", "is_same"),
+    [
+        (FOUND, True),
+        (replace(FOUND, etag="other"), False),
+        (replace(FOUND, size=11), False),
+        (replace(FOUND, last_modified_s=1_700_000_001), False),
+        (replace(FOUND, last_modified_s=1_699_999_999), False),
+    ],
+)
+def test_a_version_is_the_same_while_etag_size_and_date_are(found: OriginObject, is_same: bool) -> None:
+    """An older date is another version too: somebody put an old object back."""
+    record = _record_of(FOUND, 1, Validated())
+
+    assert _is_same(record, found) is is_same
+
+
+def test_a_flushed_version_learns_its_date_from_the_origin() -> None:
+    """What was written here does not know the origin's date until it is asked for the first time."""
+    record = _record_of(FOUND, 1, Validated())
+    assert record.origin is not None
+    flushed = replace(record, origin=replace(record.origin, last_modified_s=0))
+
+    assert _is_same(flushed, replace(FOUND, last_modified_s=1_800_000_000))
+
+
+async def test_a_made_up_range_does_not_charge_the_budget() -> None:
+    """A client that asks for bytes up to far behind the end costs the byte budget what came, not what it said."""
+    async with running_engine() as running:
+        running.origin.store.put(BUCKET, "key", DATA)
+        hints: list[int] = []
+        admit = running.client._caller._limiter.admit
+
+        def noted(priority: object, bytes_hint: int = 0, *rest: object) -> object:
+            hints.append(bytes_hint)
+            return admit(priority, bytes_hint, *rest)  # type: ignore[arg-type]  # passed on as it came
+
+        running.client._caller._limiter.admit = noted  # type: ignore[method-assign,assignment]  # a wiretap
+
+        got = await running.get("key", RangeSpec(start=5, stop=1 << 60))
+
+        assert got.data == DATA[5:]
+        assert hints == [0]
+
+
+async def test_the_age_of_a_version_counts_from_the_question() -> None:
+    """An answer that took long is as old as its question (RFC 9111 section 4.2.3)."""
+    async with running_engine(policy=Policy(freshness=Freshness(ttl_s=60.0))) as running:
+        running.origin.store.put(BUCKET, "key", DATA)
+        gate = running.origin.hold("GET", "bucket/key")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(running.get("key"))
+            await gate.reached.wait()
+            running.clock.ahead_s = 50.0
+            gate.open()
+        running.clock.ahead_s = 61.0
+
+        got = await running.get("key")
+
+        assert got.reason == "validated"
+
+
+async def hold_head(running: RunningEngine) -> None:
+    """Answer the next HEAD with what is true now, once another question has been asked."""
+    gate = running.origin.hold("HEAD", "bucket/key")
+    await gate.reached.wait()
+    running.origin.store.put(BUCKET, "key", b"newer")
+    late = await running.get("key")
+    gate.open()
+
+    assert late.data == b"newer"
+
+
+async def test_always_proves_nothing_by_a_question_asked_before_the_read() -> None:
+    """Two reads of a known version: the one that began after an outside write sees it, though a HEAD was under way."""
+    async with running_engine(policy=ALWAYS) as running:
+        running.origin.store.put(BUCKET, "key", DATA)
+        await running.get("key")
+        await running.fills_ended()
+
+        async with asyncio.TaskGroup() as group:
+            held = group.create_task(hold_head(running))
+            await until(lambda: bool(running.origin._gates))
+            early = group.create_task(running.get("key"))
+
+        assert held.done()
+        assert early.result().data in {DATA, b"newer"}
+
+
+async def test_always_validates_what_a_cold_read_under_way_brought() -> None:
+    """Who joins the first read of an object asks for itself whether that answer still holds."""
+    async with running_engine(policy=ALWAYS) as running:
+        running.origin.store.put(BUCKET, "key", DATA)
+        gate = running.origin.hold("GET", "bucket/key")
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(running.get("key"))
+            await gate.reached.wait()
+            running.origin.store.put(BUCKET, "key", b"newer")
+            late = group.create_task(running.get("key"))
+            await until(lambda: "2 waiters" in repr(running.engine._components.reader._colds))
+            gate.open()
+
+        assert first.result().data == DATA
+        assert late.result().data == b"newer"
+
+
+async def test_a_read_between_a_cold_read_and_its_fill_shares_the_fill() -> None:
+    """The row shows before the loop knows that it is written; who reads it then does not ask the origin again."""
+    index_home = FakeIndexHome()
+    async with running_engine(index_home=index_home) as running:
+        running.origin.store.put(BUCKET, "key", DATA)
+        write, may_return = index_home.index.write, threading.Event()
+
+        def held_write(batch: Sequence[IndexWrite]) -> None:
+            write(batch)
+            may_return.wait(10.0)
+
+        index_home.index.write = held_write  # type: ignore[method-assign]  # written, and not told yet
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(running.get("key"))
+            await until(lambda: running.engine._components.supply.record(NAME) is not None)
+            second = group.create_task(running.get("key"))
+            await until(lambda: "2 waiters" in repr(running.engine._components.reader._colds))
+            may_return.set()
+
+        assert first.result().data == second.result().data == DATA
+        assert running.origin.requests == {"GetObject": 1}
+
+
+async def test_equal_cold_heads_are_asked_once() -> None:
+    """Many HEADs of an unknown object at the same time are one request."""
+    async with running_engine() as running:
+        running.origin.store.put(BUCKET, "key", DATA)
+
+        async def head() -> int:
+            opened = await running.engine.open_object(NAME, metadata_only=True)
+            await opened.close()
+            return opened.record.size
+
+        async with asyncio.TaskGroup() as group:
+            heads = [group.create_task(head()) for _ in range(10)]
+
+        assert {task.result() for task in heads} == {len(DATA)}
+        assert running.origin.requests == {"HeadObject": 1}
+
+
+async def test_a_failure_is_shared_by_those_who_wait_and_not_kept() -> None:
+    """One question fails all its readers; the next reader asks anew."""
+    async with running_engine() as running:
+        running.origin.store.put(BUCKET, "key", DATA)
+        running.origin.faults.add(Fault(operation="GetObject", status=500, times=4))
+
+        async def fails() -> bool:
+            with pytest.raises(OriginUnavailableError):
+                await running.get("key")
+            return True
+
+        async with asyncio.TaskGroup() as group:
+            reads = [group.create_task(fails()) for _ in range(5)]
+        got = await running.get("key")
+
+        assert all(task.result() for task in reads)
+        assert got.data == DATA
+        assert running.origin.requests == {"GetObject": 5}
+
+
+async def test_a_validation_that_cannot_be_written_down_still_serves() -> None:
+    """The origin confirmed the version; that the index takes no writes is no reason to refuse it."""
+    index_home = FakeIndexHome()
+    async with running_engine(index_home=index_home) as running:
+        running.origin.store.put(BUCKET, "key", DATA)
+        await running.get("key")
+        await running.fills_ended()
+        running.clock.ahead_s = 61.0
+        index_home.index.fail_write()
+
+        got = await running.get("key")
+
+        assert (got.data, got.result, got.reason) == (DATA, CacheResult.HIT, "validated")
+
+
+async def test_reading_an_opened_object_twice_plans_it_twice() -> None:
+    """Each body pins what it reads; none takes the other's pins away."""
+    async with running_engine() as running:
+        await running.put("key", DATA)
+        opened = await running.engine.open_object(NAME)
+        whole = RangeSpec(start=0).resolve(len(DATA))
+        assert whole is not None
+
+        first, second = opened.read(whole), opened.read(whole)
+        await first.close()
+        await opened.close()
+        piece = await second.next_piece()
+        await second.close()
+
+        assert piece is not None
+        assert all(state.pins == 0 for state in running.engine._components.segments.states())
+
+
+async def test_an_object_that_is_opened_and_closed_holds_nothing() -> None:
+    """HEAD pins nothing past its end."""
+    async with running_engine() as running:
+        await running.put("key", DATA)
+
+        opened = await running.engine.open_object(NAME, metadata_only=True)
+        held = sum(state.pins for state in running.engine._components.segments.states())
+        await opened.close()
+
+        assert held == 2
+        assert all(state.pins == 0 for state in running.engine._components.segments.states())
+
+
+async def test_after_the_close_nothing_is_begun() -> None:
+    """A read that comes too late is refused; one under way ends with an error, not with a short body."""
+    async with running_engine() as running:
+        running.origin.store.put(BUCKET, "key", DATA)
+        gate = running.origin.hold("GET", "bucket/key", after_bytes=MIB)
+        under_way = asyncio.get_running_loop().create_task(_failure(running))
+        await gate.reached.wait()
+        await until(lambda: running.engine._components.supply.fills_in_progress == 1)
+
+        await running.engine.close()
+        failure = await under_way
+        late = await _failure(running)
+
+        assert (failure, late) == ("EngineClosedError", "EngineClosedError")
+
+
+async def _failure(running: RunningEngine) -> str:
+    try:
+        await running.get("key")
+    except NoSuchKeyError:
+        raise
+    except Exception as error:  # noqa: BLE001 - which it is, is asserted
+        return type(error).__name__
+    return ""

@@ -1,0 +1,257 @@
+"""The bytes of every record and mutation, pinned; and what an older record means to this program.
+
+Each file of tests/golden/records holds the MessagePack of one sample, in hexadecimal, with `#` before a comment. A
+file that is there never changes within a format: what was written by a release must be read by the next.
+"""
+
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+
+from storage.records import (
+    FORMAT,
+    NOWHERE,
+    Attempted,
+    BucketFacts,
+    DirtyEntry,
+    Discarded,
+    EpochEnded,
+    EpochStarted,
+    FactsLearnt,
+    Flushed,
+    Forgotten,
+    IdsReserved,
+    Moved,
+    Mutation,
+    ObjectRecord,
+    ObjectState,
+    OriginIdentity,
+    OverlayRecord,
+    PartRecord,
+    PartSize,
+    PartUploaded,
+    PointerSet,
+    Put,
+    Quarantined,
+    Released,
+    ResidentRow,
+    SegmentRow,
+    Tombstone,
+    UploadAborted,
+    UploadCompleted,
+    UploadCreated,
+    UploadRecord,
+    Validated,
+    decode_mutation,
+    encode,
+)
+from storage.types import Checksum, ChecksumAlgorithm, ChecksumType, Extent, Location
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "records"
+
+SEGMENT = 0x0001_0000_0000_0007
+PLACE = Location(SEGMENT, 4096, 5, b"\x01\x02\x03\x04\x05\x06\x07\x08")
+EXTENT = Extent(0, 5, PLACE)
+CRC = Checksum(ChecksumAlgorithm.CRC32, "NhCmhg==")
+COMPOSITE = Checksum(
+    ChecksumAlgorithm.SHA256, "LPJNul+wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ=-2", ChecksumType.COMPOSITE
+)
+IDENTITY = OriginIdentity("packs/1", 512, 5, "5d41402abc4b2a76b9719d911017c592", "v-1", 1_700_000_000)
+VALIDATED = Validated(1_700_000_001.5, 3)
+PARTS = (PartSize(1, 3, "aa", (CRC,)), PartSize(7, 2, "bb"))
+OBJECT = ObjectRecord(
+    FORMAT,
+    41,
+    5,
+    "5d41402abc4b2a76b9719d911017c592",
+    1_700_000_002,
+    ObjectState.QUARANTINED,
+    IDENTITY,
+    VALIDATED,
+    headers=(("content-type", "text/plain"), ("cache-control", "no-cache")),
+    user_metadata=(("colour", "grün"),),
+    tags="a=b&c=d",
+    checksums=(CRC, COMPOSITE),
+    parts=PARTS,
+    extents=(EXTENT,),
+    extents_spilled=False,
+)
+ENTRY = DirtyEntry(
+    FORMAT,
+    70_000,
+    "bucket",
+    "a/ключ",
+    4095,
+    41,
+    5,
+    "credential",
+    1_700_000_003.25,
+    flush_after_s=1_700_000_004.0,
+    deadline_s=1_700_000_005.0,
+    attempts=2,
+    last_error="SlowDown",
+    outcome_unknown=True,
+    base_etag="",
+    origin_upload_id="upload",
+    origin_parts_done=(1, 7),
+    epoch=3,
+    replicas=("peer",),
+    quarantine_reason="AccessDenied",
+)
+TOMBSTONE_ENTRY = DirtyEntry(FORMAT, 9, "bucket", "gone", 12, 0, 0, "", 1.0)
+UPLOAD = UploadRecord(
+    FORMAT,
+    "0123abcd-1-ff",
+    "bucket",
+    "key",
+    1_700_000_000.5,
+    "credential",
+    headers=(("content-type", "text/plain"),),
+    user_metadata=(("colour", "blue"),),
+    tags="a=b",
+    checksum_algorithm="SHA256",
+    checksum_type="COMPOSITE",
+    completed_at_s=1_700_000_009.0,
+    completed_etag="cc-2",
+    completed_version_id=41,
+    completed_checksums=(COMPOSITE,),
+    origin_upload_id="theirs",
+)
+PART = PartRecord(FORMAT, 7, 5, "bb", 1_700_000_006, (CRC,), (EXTENT,))
+RESIDENT = ResidentRow(FORMAT, 0, 5, bucket="bucket", key="key", version_id=41)
+FACTS = BucketFacts(
+    FORMAT,
+    "bucket",
+    exists=True,
+    asked_at_s=1_700_000_000.0,
+    region="eu-central-1",
+    is_versioned=True,
+    default_encryption="aws:kms",
+    has_object_lock=True,
+    etag_is_md5=False,
+    created_at_s=1_600_000_000.0,
+)
+
+ROWS: dict[str, msgspec.Struct] = {
+    "row_object": OBJECT,
+    "row_object_smallest": ObjectRecord(FORMAT, 1, 0, "d", 0, ObjectState.DIRTY, None, Validated()),
+    "row_overlay": OverlayRecord(FORMAT, 70_000, False, 41, 5, "etag", 1_700_000_002, "STANDARD_IA", (CRC,)),
+    "row_overlay_tombstone": OverlayRecord(FORMAT, 9, is_tombstone=True),
+    "row_dirty": ENTRY,
+    "row_dirty_tombstone": TOMBSTONE_ENTRY,
+    "row_upload": UPLOAD,
+    "row_part": PART,
+    "row_segment": SegmentRow(FORMAT, SEGMENT, 2, "disk-2", 1_000_000, 70_000),
+    "row_resident": RESIDENT,
+    "row_resident_of_part": ResidentRow(FORMAT, 0, 5, upload_id="0123abcd-1-ff", part=7),
+    "row_facts": FACTS,
+    "row_extent": EXTENT,
+}
+MUTATIONS: dict[str, Mutation] = {
+    "put": Put(FORMAT, OBJECT, ENTRY),
+    "tombstone": Tombstone(FORMAT, TOMBSTONE_ENTRY),
+    "flushed": Flushed(FORMAT, 70_000, IDENTITY, VALIDATED),
+    "flushed_tombstone": Flushed(FORMAT, 9, None, VALIDATED),
+    "attempted": Attempted(FORMAT, 70_000, "theirs", (1, 7)),
+    "quarantined": Quarantined(FORMAT, 70_000, "AccessDenied: no"),
+    "released": Released(FORMAT, 70_000),
+    "discarded": Discarded(FORMAT, 70_000),
+    "forgotten": Forgotten(FORMAT, "bucket", "key"),
+    "upload_created": UploadCreated(FORMAT, UPLOAD),
+    "part_uploaded": PartUploaded(FORMAT, "0123abcd-1-ff", PART),
+    "upload_completed": UploadCompleted(FORMAT, "0123abcd-1-ff", OBJECT, ENTRY, 1_700_000_009.0),
+    "upload_aborted": UploadAborted(FORMAT, "0123abcd-1-ff"),
+    "moved": Moved(FORMAT, RESIDENT, PLACE, Location(SEGMENT + 1, 0, 5, PLACE.checksums)),
+    "ids_reserved": IdsReserved(FORMAT, 1_048_577, 4097),
+    "epoch_started": EpochStarted(FORMAT, 4, 3),
+    "epoch_ended": EpochEnded(FORMAT, 4, 3),
+    "facts_learnt": FactsLearnt(FORMAT, FACTS),
+    "pointer_set": PointerSet(FORMAT, "bucket", "live/", "runs/7/", 2),
+}
+SAMPLES: dict[str, msgspec.Struct] = {**ROWS, **MUTATIONS}
+
+
+def golden(name: str) -> bytes:
+    """Read the pinned bytes of a sample."""
+    lines = (GOLDEN / f"{name}.txt").read_text().splitlines()
+    return bytes.fromhex("".join(line for line in lines if not line.startswith("#")))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_encode_when_bytes_are_pinned(name: str) -> None:
+    """The bytes of a record never change within a format."""
+    assert encode(SAMPLES[name]).hex() == golden(name).hex()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_decode_when_row_is_pinned(name: str) -> None:
+    """A pinned row reads as what it was written from."""
+    row = ROWS[name]
+
+    assert msgspec.msgpack.decode(golden(name), type=type(row)) == row
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_decode_mutation_when_pinned(name: str) -> None:
+    """A pinned mutation reads as what it was written from."""
+    assert decode_mutation(golden(name)) == MUTATIONS[name]
+
+
+def test_samples_when_compared_with_the_union() -> None:
+    """Every mutation that a journal may hold has a sample, and every golden file belongs to one."""
+    sampled = {type(mutation) for mutation in MUTATIONS.values()}
+
+    assert sampled == set(get_args(Mutation))
+    assert {path.stem for path in GOLDEN.glob("*.txt")} == set(SAMPLES)
+
+
+def test_samples_when_fields_are_set() -> None:
+    """The fullest sample of each record sets every field, so that no field's bytes go unpinned."""
+    for sample in (OBJECT, ENTRY, UPLOAD, PART, FACTS, IDENTITY):
+        for field in msgspec.structs.fields(sample):
+            if not field.required and field.name != "extents_spilled":
+                assert getattr(sample, field.name) != field.default, field.name
+
+
+def test_decode_when_record_is_older() -> None:
+    """A record written before a field was added reads with that field's default."""
+    whole = msgspec.msgpack.decode(encode(OBJECT))
+
+    older = msgspec.msgpack.decode(msgspec.msgpack.encode(whole[:8]), type=ObjectRecord)
+
+    assert older == ObjectRecord(*[getattr(OBJECT, name) for name in OBJECT.__struct_fields__[:8]])
+    assert older.extents == ()
+
+
+def test_decode_when_record_is_newer() -> None:
+    """A record with fields that this program does not know yet reads without them."""
+    newer = [*msgspec.msgpack.decode(encode(TOMBSTONE_ENTRY)), "new", 7]
+
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(newer), type=DirtyEntry) == TOMBSTONE_ENTRY
+
+
+def test_decode_mutation_when_kind_is_unknown() -> None:
+    """A mutation that only a newer program knows is refused, not skipped."""
+    with pytest.raises(msgspec.DecodeError):
+        decode_mutation(msgspec.msgpack.encode(["published", 1, "bucket"]))
+
+
+def test_mutation_when_shape_is_read_from_outside() -> None:
+    """The tag stands first and the format second, so that a reader of any format finds both."""
+    for mutation in MUTATIONS.values():
+        tag, number, *_ = msgspec.msgpack.decode(encode(mutation))
+
+        assert (tag, number) == (type(mutation).__struct_config__.tag, 1)
+
+
+def test_is_tombstone_when_entry_has_no_version() -> None:
+    """An entry is a delete exactly if it names no version."""
+    assert TOMBSTONE_ENTRY.is_tombstone
+    assert not ENTRY.is_tombstone
+
+
+def test_nowhere_when_seen_as_a_place() -> None:
+    """The place of a body that has none yet is in no file: ids begin at 1."""
+    assert Location(segment_id=0, offset=0, length=0) == NOWHERE
