@@ -133,7 +133,7 @@ class Engine:
             self._parts.clock,
             (
                 Duty("reserve ids", TURN_S, self._reserve_ids),
-                Duty("count levels", TURN_S, self._count_levels),
+                Duty("count levels", TURN_S, self._count_levels, needs_writes=False),
                 Duty("checkpoint", CHECKPOINT_EVERY_S, components.applier.checkpoint),
                 Duty(
                     "expire uploads",

@@ -24,11 +24,15 @@ COMPACT_EVERY_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """One thing to do, again `every_s` seconds after it was done."""
+    """One thing to do, again `every_s` seconds after it was done.
+
+    `needs_writes` false is done also while the engine takes no writes.
+    """
 
     name: str
     every_s: float
     work: Callable[[], Awaitable[object]]
+    needs_writes: bool = True
 
 
 class Upkeep:
@@ -48,7 +52,7 @@ class Upkeep:
     async def _repeat(self, duty: Duty) -> None:
         while True:
             await self._clock.sleep(duty.every_s)
-            if self._is_writable():
+            if self._is_writable() or not duty.needs_writes:
                 await _carry_out(duty)
 
 

@@ -60,13 +60,17 @@ class Work:
 
 
 class Running:
-    """Two duties, one often and one seldom, under a clock that a test steps."""
+    """Duties: one often, one seldom, one that needs no writes; under a clock that a test steps."""
 
     def __init__(self) -> None:
         self.clock = SteppedClock()
-        self.often, self.seldom = Work(), Work()
+        self.often, self.seldom, self.reading = Work(), Work(), Work()
         self.is_writable = True
-        duties = (Duty("often", 1.0, self.often), Duty("seldom", 5.0, self.seldom))
+        duties = (
+            Duty("often", 1.0, self.often),
+            Duty("seldom", 5.0, self.seldom),
+            Duty("reading", 1.0, self.reading, needs_writes=False),
+        )
         self.task = start(Upkeep(self.clock, duties, lambda: self.is_writable).run())
 
 
@@ -112,15 +116,17 @@ async def test_duties_when_one_fails(running: Running) -> None:
 
 
 async def test_duties_when_engine_takes_no_writes(running: Running) -> None:
-    """Nothing is done while the engine takes no writes, and all goes on afterwards."""
+    """Only what needs no writes is done while the engine takes none, and all goes on afterwards."""
     running.is_writable = False
     await running.clock.pass_s(5.0)
     meanwhile = running.often.done
+    reading = running.reading.done
 
     running.is_writable = True
     await running.clock.pass_s(2.0)
 
     assert meanwhile == 0
+    assert reading == 5
     assert running.often.done == 2
 
 
