@@ -1,13 +1,13 @@
-"""Hold new writes back while too much is dirty: they wait a bounded time, then the caller sends them through to the origin.
+"""Hold new writes back while too much is dirty: they wait a bounded time, then the caller writes them through.
 
-The mark bounds what a loss of this machine's disk could cost, and what a flush has to catch up with. Nothing that was acknowledged is ever
-dropped to get below it.
+The mark bounds what a loss of this machine's disk could cost, and what a flush has to catch up with. Nothing that was
+acknowledged is ever dropped to get below it.
 
     dirty bytes (`State`) + admitted bytes (bodies on their way in) <= limit
 
-A write is counted twice between its commit and its `settle`, which errs on the safe side. Whoever waits is looked at in the order of
-arrival each time that dirty bytes may have fallen, and admitted there and then, so that nobody is woken for nothing; a small
-write may be admitted past a large one that does not fit yet.
+A write is counted twice between its commit and its `settle`, which errs on the safe side. Whoever waits is looked at
+in the order of arrival each time that dirty bytes may have fallen, and admitted there and then, so that nobody is
+woken for nothing; a small write may be admitted past a large one that does not fit yet.
 """
 
 import asyncio
@@ -40,7 +40,8 @@ class Backlog:
     async def admit(self, size: int) -> bool:
         """Wait until `size` more dirty bytes are below the mark; False where they are not in time.
 
-        An admitted caller calls `settle(size)` once its bytes are dirty or will not be. A cancelled call has admitted nothing.
+        An admitted caller calls `settle(size)` once its bytes are dirty or will not be. A cancelled call has admitted
+        nothing.
         """
         if self._fits(size):
             self.admitted_bytes += size

@@ -116,6 +116,8 @@ class Engine:
                     tasks.create_task(components.reclaim.run(), name="reclaim"),
                     tasks.create_task(self._upkeep().run(), name="upkeep"),
                 ]
+                # Now rather than at the first turn, so that nobody reads that nothing is pending after a crash.
+                update_levels(self._parts, components)
                 self._is_ready.set()
                 await self._stopping.wait()
                 for task in running:

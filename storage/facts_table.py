@@ -1,11 +1,11 @@
 """What is known of buckets, asked before the first write-back into one and kept fresh behind the requests.
 
-A fact older than REFRESH_S is refreshed in the background when it is used; the old one goes on deciding meanwhile, and if the refresh
-fails. Passed-through changes of a bucket drop its facts, so that the next use asks. What was asked before a drop answers only those
-who asked then; it is not kept.
+A fact older than REFRESH_S is refreshed in the background when it is used; the old one goes on deciding meanwhile,
+and if the refresh fails. Passed-through changes of a bucket drop its facts, so that the next use asks. What was asked
+before a drop answers only those who asked then; it is not kept.
 
-While a bucket is being deleted it is *closed*: whoever wants its facts waits for the end and asks anew. So no write is acknowledged
-into a bucket that is gone by then.
+While a bucket is being deleted it is *closed*: whoever wants its facts waits for the end and asks anew. So no write
+is acknowledged into a bucket that is gone by then.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class FactsTable:
         return known
 
     def is_closed(self, bucket: str) -> bool:
-        """Whether the bucket is being deleted: nothing may be acknowledged into it before `facts` has been asked again."""
+        """Whether the bucket is being deleted: nothing is acknowledged into it before `facts` has been asked again."""
         return bucket in self._closed
 
     def drop(self, bucket: str) -> None:
@@ -85,7 +85,7 @@ class FactsTable:
 
     @asynccontextmanager
     async def closed(self, bucket: str) -> AsyncIterator["Closing"]:
-        """Keep writes out of a bucket while the block deletes it; those that have been committed before are all known in the block.
+        """Keep writes out of a bucket while the block deletes it; all that was committed before is known in the block.
 
         What was known of the bucket holds again after a block that did not come to ask for the deletion.
 

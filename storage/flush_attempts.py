@@ -1,7 +1,8 @@
-"""One attempt at the origin each: send a put, send deletes, look by HEAD; its outcome as the event that the planner waits for.
+"""One attempt at the origin each: send a put, send deletes, look by HEAD; each ends in the planner's event.
 
-Whoever calls holds the turns of the keys. What an attempt sent is remembered while somebody may ask for it: the origin's answer until the
-journal has it, the ETag of an attempt without an answer until a HEAD has settled whether it landed.
+Whoever calls holds the turns of the keys. What an attempt sent is remembered while somebody may ask for it: the
+origin's answer until the journal has it, the ETag of an attempt without an answer until a HEAD has settled whether it
+landed.
 """
 
 import logging

@@ -59,8 +59,8 @@ def head_result(
 ) -> HeadResult:
     """Compare what the origin has under a key with what we sent.
 
-    Where attempts are out whose content is not known, anything else than ours counts as one of them and the newest state is sent again:
-    to overwrite another writer is S3's last writer wins, to lose an acknowledged write is not.
+    Where attempts are out whose content is not known, anything else than ours counts as one of them and the newest
+    state is sent again: to overwrite another writer is S3's last writer wins, to lose an acknowledged write is not.
 
     Args:
         etag: At the origin; "" where there is no object.

@@ -1,7 +1,7 @@
 """Who waits for the flush: barriers with a number that an operator asks for, and waits within one call.
 
-The planner decides when a barrier is over; here its word is kept for whoever asks. One that is over stays known until newer ones push it
-out, so that an answer that was lost on its way can be asked for again.
+The planner decides when a barrier is over; here its word is kept for whoever asks. One that is over stays known until
+newer ones push it out, so that an answer that was lost on its way can be asked for again.
 """
 
 import asyncio

@@ -1,12 +1,14 @@
-"""The driver of the flush planner: turns its instructions into work at the origin and in the journal, and the outcomes into events.
+"""The driver of the flush planner: its instructions become work, the outcomes become events.
 
     effects of commits ──> events ──> FlushPlanner ──> instructions ──> tasks (turn, attempt, commit) ──> events ...
 
-Everything that goes to the planner goes through `_post`, synchronously; each instruction becomes one task of this owner, and each task
-ends in the one event that the planner waits for. A task never raises what is expected; only a bug ends the flusher, and the engine with it.
+Everything that goes to the planner goes through `_post`, synchronously; each instruction becomes one task of this
+owner, and each task ends in the one event that the planner waits for. A task never raises what is expected; only a
+bug ends the flusher, and the engine with it.
 
-A flush is done when the origin has confirmed it and the journal holds the confirmation: `Attempts` keeps the answer between the planner's
-"it succeeded" and its "confirm it". What is quarantined is the planner's word, not the row's: the row follows when the journal has it.
+A flush is done when the origin has confirmed it and the journal holds the confirmation: `Attempts` keeps the answer
+between the planner's "it succeeded" and its "confirm it". What is quarantined is the planner's word, not the row's:
+the row follows when the journal has it.
 """
 
 import asyncio
@@ -204,9 +206,10 @@ class Flusher:
         self._post(event)
 
     def _take_newest(self, sequence: int) -> DirtyEntry | None:
-        """Give what to send now that the turn has come: the key's newest change, which may have replaced the one asked for.
+        """Give what to send now that the turn has come: the newest change, which may have replaced the one asked for.
 
-        Else a key that is written all the time would never be sent. None where it was given up, or is being replaced in this moment.
+        Else a key that is written all the time would never be sent. None where it was given up, or is being replaced
+        in this moment.
         """
         newest = self._parts.planner.newest(sequence)
         entry = self._rows.entry(newest) if newest else None

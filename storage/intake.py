@@ -4,9 +4,9 @@
     Inlet.copy  ──> BodyIntake.pieces    the local copy of what is streamed through to the origin
     HeldBodies  ──> HeldContent          what is written through is taken into memory first, where it is small
 
-A tiny body stays in memory and rides in the journal. Any other body gets its space before its first byte, so that a full disk is told at
-the head; what fails later leaves dead space in its segment, never a half-written object. While the disk is known to be bad no body begins
-here at all: the caller writes through instead, from the first byte.
+A tiny body stays in memory and rides in the journal. Any other body gets its space before its first byte, so that a
+full disk is told at the head; what fails later leaves dead space in its segment, never a half-written object. While
+the disk is known to be bad no body begins here at all: the caller writes through instead, from the first byte.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ BAD_DISK_S: Final = 5.0
 """So long after a write that the disk refused no body begins; then one is tried again."""
 
 HELD_BODY_BYTES_MAX: Final = 8 * MIB
-"""A body up to this size is taken in whole before it is written through, so that nothing unverified reaches the origin."""
+"""A body up to this size is taken in whole before it is written through: nothing unverified reaches the origin."""
 
 HELD_BYTES_MAX: Final = 64 * MIB
 """All bodies held at a time; one that finds no room is streamed, with its last piece held back."""
@@ -55,8 +55,8 @@ class Intake(msgspec.Struct, frozen=True):
 class BodyIntake:
     """Takes in one body, once, by `take` or by `pieces`.
 
-    A context manager that is left once a row names the bytes, or none will: until then their space is held, so that no segment goes
-    between its writing and the row. Leaving it in the middle, cancelled or not, gives the space up.
+    A context manager that is left once a row names the bytes, or none will: until then their space is held, so that
+    no segment goes between its writing and the row. Leaving it in the middle, cancelled or not, gives the space up.
     """
 
     def __init__(self, segments: SegmentStore, workers: Workers, content: Content, stream: Stream) -> None:

@@ -1,6 +1,7 @@
 """Operations that the origin alone answers: buckets, copies, and uploads that only it can keep.
 
-Each is flushed for first what it concerns (a key, or a bucket's objects), and what it may have changed is forgotten after it.
+Each is flushed for first what it concerns (a key, or a bucket's objects), and what it may have changed is forgotten
+after it.
 """
 
 from collections.abc import Callable, Sequence
@@ -121,8 +122,8 @@ class Passing:
     async def _flush_source(self, source: ObjectName, target: ObjectName) -> None:
         """Bring the source to the origin as it was acknowledged.
 
-        Not under the source's turn, which two copies in opposite directions would wait for in a ring. A write to the source that comes
-        now is concurrent with the copy, and either order is right.
+        Not under the source's turn, which two copies in opposite directions would wait for in a ring. A write to the
+        source that comes now is concurrent with the copy, and either order is right.
         """
         flusher = self._parts.flusher
         if source == target or flusher.dirty_entry(source) is None:
@@ -152,7 +153,7 @@ class Passing:
     async def upload_part(
         self, name: ObjectName, upload_id: str, number: int, content: Content, headers: Headers
     ) -> PutResult:
-        """Hand a part on; a small one is taken in first, of a long one the last piece goes only after the body was verified."""
+        """Hand a part on: a small one is taken in first, a long one ends only after it was verified."""
         target = PartTarget(name, upload_id, number)
         with self._parts.held.room(content.size) as is_held:
             if is_held:

@@ -238,12 +238,12 @@ def _begin(
     try:
         write_group(opened.index, group)
         opened.index.checkpoint()
-        _remove_left_files(filesystem, scanned, opened)
+        kept = _remove_left_files(filesystem, scanned, opened)
     except BaseException:
         journal.close()
         raise
     ids.adopt(reserved)
-    files = [(file.segment_id, file.path) for file in journal.sealed]
+    files = [*kept, *((file.segment_id, file.path) for file in journal.sealed)]
     return Recovered(
         layout=layout,
         lock=lock,
@@ -291,18 +291,22 @@ def _begin_journal(
     return journal
 
 
-def _remove_left_files(filesystem: Filesystem, scanned: JournalScan, opened: _Opened) -> None:
+def _remove_left_files(
+    filesystem: Filesystem, scanned: JournalScan, opened: _Opened
+) -> list[tuple[int, str]]:
     """Unlink what does not count any more; should a file stay, the next start finds it again.
 
-    A compaction moves all bodies out of the files that it replaces before it replaces them, so no row can name one.
-    Were a dirty one counted there all the same, the file would be the only place where its bytes are.
+    A compaction moves all bodies out of the files that it replaces before it replaces them, so no row can name one. Were a
+    dirty one counted there all the same, the file would be the only place where its bytes are: such files are given back.
     """
-    dirty = {journal_path(row.segment_id) for row in opened.segments if row.dirty_bytes}
-    for path in dirty.intersection(scanned.superseded):
+    dirty = [(row.segment_id, journal_path(row.segment_id)) for row in opened.segments if row.dirty_bytes]
+    kept = [(segment_id, path) for segment_id, path in dirty if path in scanned.superseded]
+    for _, path in kept:
         log.critical("%s was compacted, but acknowledged bytes are counted in it; it stays", path)
-    paths = [path for path in (*scanned.superseded, *scanned.unfinished) if path not in dirty]
+    paths = {*scanned.superseded, *scanned.unfinished} - {path for _, path in kept}
     if paths:
         try:
-            remove_files(filesystem, paths)
+            remove_files(filesystem, sorted(paths))
         except StorageError as error:
             log.warning("journal files that do not count any more are left: %s", error)
+    return kept

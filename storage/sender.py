@@ -1,12 +1,14 @@
 """Send one dirty state to the origin, once: a put as one PutObject or with its parts' boundaries.
 
-No decision is taken here about what to send, when, or what a failure means; that is the planner's. What is sent is checked on both sides:
-each block against its checksum before it leaves, and the whole by Content-MD5, so a success means that the origin has these bytes.
-An ETag other than ours is then an origin whose ETags are not MD5, and both are kept.
+No decision is taken here about what to send, when, or what a failure means; that is the planner's. What is sent is
+checked on both sides: each block against its checksum before it leaves, and the whole by Content-MD5, so a success
+means that the origin has these bytes. An ETag other than ours is then an origin whose ETags are not MD5, and both are
+kept.
 
-An upload of ours at the origin is known from the step that opened it until the origin has completed or dropped it, and written to the
-journal before its first part. A failed attempt leaves it open: the next one, of this process or a later one, goes on behind the parts that
-the origin has. Where it is gone, a Complete without an answer may have landed: then the origin is asked for the object first.
+An upload of ours at the origin is known from the step that opened it until the origin has completed or dropped it,
+and written to the journal before its first part. A failed attempt leaves it open: the next one, of this process or a
+later one, goes on behind the parts that the origin has. Where it is gone, a Complete without an answer may have
+landed: then the origin is asked for the object first.
 """
 
 import base64
@@ -323,7 +325,7 @@ def _is_described(found: OriginObject, record: ObjectRecord) -> bool:
 
 
 def _upload_checksum_headers(record: ObjectRecord) -> tuple[tuple[str, str], ...]:
-    """Ask the origin to keep the checksum for the object that the client asked us to keep; its parts all have one then."""
+    """Ask the origin to keep the checksum that the client asked us to keep; all parts have one then."""
     if not record.checksums:
         return ()
     checksum = record.checksums[0]

@@ -2,13 +2,13 @@
 
     turn (exclusive) -> flush what is dirty of the key -> [operation at the origin] -> forget what is cached
 
-Writes that come meanwhile wait behind the turn. What the origin said of the key to anybody before or during the operation is not
-stored any more (`Generations`), and the cached version is forgotten after it, so the next read asks the origin. Where policy calls the
-key immutable nobody would ask, so there `forgotten` is committed before the operation: even a crash in between cannot leave the
-old version trusted.
+Writes that come meanwhile wait behind the turn. What the origin said of the key to anybody before or during the
+operation is not stored any more (`Generations`), and the cached version is forgotten after it, so the next read asks
+the origin. Where policy calls the key immutable nobody would ask, so there `forgotten` is committed before the
+operation: even a crash in between cannot leave the old version trusted.
 
-An operation that ends without an answer, cancelled or timed out, may still take effect after the turn has gone to the next write. The
-flusher is told, and looks whether the next state that it sends of the key is the one that stays.
+An operation that ends without an answer, cancelled or timed out, may still take effect after the turn has gone to the
+next write. The flusher is told, and looks whether the next state that it sends of the key is the one that stays.
 """
 
 import asyncio
@@ -55,7 +55,8 @@ class Passed:
     """What an operation leaves behind.
 
     Attributes:
-        keep: Set by the block to put something into the cache; run after the old version is forgotten, still within the turn.
+        keep: Set by the block to put something into the cache; run after the old version is forgotten, still within
+        the turn.
         is_unknown: An attempt may still land. Set by the block for one before the attempt that succeeded.
     """
 
@@ -90,7 +91,8 @@ class Through:
 
         Args:
             name: The object.
-            replaces: The block unconditionally replaces or deletes the object, so a quarantined change of it need not be
+            replaces: The block unconditionally replaces or deletes the object, so a quarantined change of it need not
+            be
                 at the origin first: once the block has succeeded it is discarded.
 
         Raises:

@@ -1,10 +1,12 @@
 """S3 multipart uploads, kept locally until their Complete: parts land on disk as they come, Complete moves no bytes.
 
-An upload opened here is answered here to its end; its id names this instance. One that only the origin can answer (a versioned bucket,
-encryption by key ...) is the origin's own, with the origin's id, and each call on it is passed through. So the id decides.
+An upload opened here is answered here to its end; its id names this instance. One that only the origin can answer (a
+versioned bucket, encryption by key ...) is the origin's own, with the origin's id, and each call on it is passed
+through. So the id decides.
 
-Parts count as dirty from their acknowledgement on and are never dropped but by Abort, Complete or `upload_ttl`. A completed upload is
-remembered for a day, so that a repeated Complete, sent by a client whose connection broke, gets the same answer.
+Parts count as dirty from their acknowledgement on and are never dropped but by Abort, Complete or `upload_ttl`. A
+completed upload is remembered for a day, so that a repeated Complete, sent by a client whose connection broke, gets
+the same answer.
 """
 
 import hashlib
@@ -171,7 +173,8 @@ class Uploads:
 
         Raises:
             NoSuchUploadError: There is no such upload of this object.
-            InvalidPartError, InvalidPartOrderError, PartTooSmallError: The list does not fit what was uploaded; the upload
+            InvalidPartError, InvalidPartOrderError, PartTooSmallError: The list does not fit what was uploaded; the
+            upload
                 stays open.
             NoSuchBucketError: The bucket was deleted since the upload was opened.
         """

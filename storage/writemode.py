@@ -1,6 +1,6 @@
-"""Whether a write may be acknowledged from the local disk: the gateway answers locally only what it can answer as the origin would.
+"""Whether a write may be acknowledged from the local disk.
 
-Pure. The reasons are shown in `x-cache-reason` and in logs.
+Pure. The gateway answers locally only what it can answer as the origin would. The reasons are shown in `x-cache-reason` and in logs.
 """
 
 from collections.abc import Iterable
@@ -19,8 +19,8 @@ _CONDITIONS: Final = ("if-", "x-amz-if-", "x-amz-copy-source-if-")
 class WriteDecision(msgspec.Struct, frozen=True, gc=False):
     """A mode, and why it is not write-back where it is not ("" where it is).
 
-    `is_forced` says that the request or its bucket asks for the origin's own answer: what comes of it is not kept, since
-    the gateway does not know all that the origin made of it (encryption, versions, locks).
+    `is_forced` says that the request or its bucket asks for the origin's own answer: what comes of it is not kept,
+    since the gateway does not know all that the origin made of it (encryption, versions, locks).
     """
 
     mode: WriteMode
@@ -61,5 +61,5 @@ def decide(
 
 
 def is_conditional(headers: Iterable[tuple[str, str]]) -> bool:
-    """Whether a write depends on what is there (RFC 9110 section 13.1, AWS "Conditional writes"); names are lower case."""
+    """Whether a write depends on what is there (RFC 9110 section 13.1, AWS "Conditional writes"); lower-case names."""
     return any(name.startswith(_CONDITIONS) for name, _ in headers)

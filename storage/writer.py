@@ -3,8 +3,9 @@
     put -> facts, policy -> back:    admit -> take the body in -> turn -> commit -> 200
                          -> through: take small bodies in first, stream long ones -> turn -> origin -> 200, kept in the cache
 
-A write-back takes its turn when its body is complete, so a slow upload holds up nobody; which of two concurrent writes wins is decided
-by that order, as S3's last writer. A write-back that finds the disk full or too much dirty goes through instead.
+A write-back takes its turn when its body is complete, so a slow upload holds up nobody; which of two concurrent
+writes wins is decided by that order, as S3's last writer. A write-back that finds the disk full or too much dirty
+goes through instead.
 """
 
 import asyncio

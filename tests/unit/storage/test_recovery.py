@@ -371,7 +371,7 @@ async def test_recover_when_journal_was_compacted(disk: FakeFilesystem) -> None:
 
 
 async def test_recover_when_replaced_file_holds_dirty_bytes(disk: FakeFilesystem) -> None:
-    """A file in which dirty bytes are counted is not removed, whatever a compacted journal says."""
+    """A file in which dirty bytes are counted is not removed, whatever a compacted journal says, and can be read."""
     index = await killed(disk)
     first = start(disk, index)
     stored = rows(first).object(BUCKET, "tiny")
@@ -379,9 +379,11 @@ async def test_recover_when_replaced_file_holds_dirty_bytes(disk: FakeFilesystem
     compact(disk, first, 90)
     disk._held.clear()
 
-    start(disk, index.kill_clone())
+    recovered = start(disk, index.kill_clone())
 
-    assert f"{stored.extents[0].location.segment_id:016x}.log" in journal_names(disk)
+    segment_id = stored.extents[0].location.segment_id
+    assert f"{segment_id:016x}.log" in journal_names(disk)
+    assert (segment_id, journal_path(segment_id)) in recovered.journal_files
 
 
 async def test_recover_when_left_files_cannot_be_removed(disk: FakeFilesystem) -> None:
