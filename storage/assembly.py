@@ -148,7 +148,7 @@ def assemble(
 ) -> Components:
     """Wire the components over a recovered directory. Nothing runs yet."""
     state = State()
-    state.load(recovered.segments, recovered.facts, recovered.open_uploads)
+    state.load(recovered.segments, recovered.facts, recovered.open_uploads, recovered.dirty)
     applier = Applier(recovered.index, parts.workers.index, state.absorb, on_failure=on_failure)
     applier.applied_sequence = applier.durable_sequence = recovered.applied_sequence
     commit = Commit(
@@ -172,7 +172,7 @@ def assemble(
         )
     )
     planner = _planner(parts, recovered)
-    dirty_rows = DirtyRows(recovered.index)
+    dirty_rows = DirtyRows(recovered.index, state)
     flusher = Flusher(
         FlusherParts(
             planner=planner,
@@ -292,12 +292,13 @@ def assemble(
                 policies=parts.policies,
                 ids=recovered.ids,
                 clock=parts.clock,
+                workers=parts.workers.pool,
                 instance_id=recovered.layout.instance_id.hex()[:8],
                 epoch=recovered.epoch,
                 draw_bits=parts.rng.getrandbits,
             )
         ),
-        lister=Lister(recovered.index, parts.origin),
+        lister=Lister(recovered.index, parts.origin, state, parts.workers.pool),
         passing=Passing(
             PassingParts(
                 origin=parts.origin,

@@ -101,22 +101,32 @@ def merge_extents(existing: Iterable[Extent], new: Iterable[Extent]) -> Merged:
     return Merged(tuple(extents), tuple(dropped))
 
 
-def missing_bytes(size: int, extents: Iterable[Extent]) -> int:
-    """Count the bytes of a version that are not here; 0 means that it can be served without the origin."""
-    return size - sum(extent.stop - extent.start for extent in extents)
+def join_extents(extents: Iterable[Extent]) -> tuple[Extent, ...]:
+    """Make one extent of neighbours that lie behind each other in one segment too; what they hold stays the same.
+
+    Only where the first one ends with a whole block, so that each checksum covers the same bytes as before, and never
+    over EXTENT_BYTES_MAX.
+
+    Args:
+        extents: Ascending and disjoint.
+    """
+    joined: list[Extent] = []
+    for extent in extents:
+        if joined and _goes_on(joined[-1], extent):
+            before, place = joined[-1], joined[-1].location
+            length = place.length + extent.location.length
+            checksums = place.checksums + extent.location.checksums
+            location = Location(place.segment_id, place.offset, length, checksums)
+            joined[-1] = Extent(before.start, extent.stop, location)
+        else:
+            joined.append(extent)
+    return tuple(joined)
 
 
 def location_blocks(start: int, stop: int) -> range:
     """Name a location's blocks that cover `[start, stop)`, counted in bytes from the location's own start."""
     assert 0 <= start <= stop, f"[{start}, {stop})"
     return range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)) if start < stop else range(0)
-
-
-def block_bytes(location: Location, block: int) -> ByteRange:
-    """Give the bytes of the segment that the checksum of block `block` of a location covers."""
-    first = block * BLOCK_BYTES
-    assert 0 <= first < location.length, f"block {block} of {location}"
-    return ByteRange(location.offset + first, location.offset + min(first + BLOCK_BYTES, location.length))
 
 
 def cut_extent(extent: Extent, first_block: int, stop_block: int) -> Extent:
@@ -128,25 +138,15 @@ def cut_extent(extent: Extent, first_block: int, stop_block: int) -> Extent:
     return Extent(extent.start + first, extent.start + first + length, location)
 
 
-def split_length(length: int, room_bytes: int, segment_bytes: int) -> tuple[int, ...]:
-    """Cut a body of `length` bytes into extents: at segment ends, and none over EXTENT_BYTES_MAX.
-
-    Args:
-        length: Bytes to be placed.
-        room_bytes: Bytes left in the open segment; may be 0.
-        segment_bytes: Bytes of each further segment.
-    """
-    assert room_bytes >= 0, f"{room_bytes} bytes of room"
-    assert segment_bytes > 0, f"segments of {segment_bytes} bytes"
-    pieces: list[int] = []
-    room = room_bytes
-    while length > 0:
-        room = room or segment_bytes
-        piece = min(length, room, EXTENT_BYTES_MAX)
-        pieces.append(piece)
-        length -= piece
-        room -= piece
-    return tuple(pieces)
+def _goes_on(one: Extent, other: Extent) -> bool:
+    place, following = one.location, other.location
+    return (
+        one.stop == other.start
+        and place.segment_id == following.segment_id
+        and place.offset + place.length == following.offset
+        and place.length % BLOCK_BYTES == 0
+        and place.length + following.length <= EXTENT_BYTES_MAX
+    )
 
 
 def _start(extent: Extent) -> int:

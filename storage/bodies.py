@@ -53,20 +53,27 @@ log = logging.getLogger(__name__)
 
 
 class Held(NamedTuple):
-    """What is known and present of a version, and the pin that keeps it so; whoever takes it releases the pin."""
+    """What is known and present of a version, and the pin that keeps it so; whoever takes it releases the pin.
+
+    `extents` are those with bytes in the blocks of `span`; others may be there and are not named.
+    """
 
     record: ObjectRecord
     extents: tuple[Extent, ...]
     pin: Pin
+    span: ByteRange
 
 
 class VersionSource(Protocol):
     """What a body asks of the reader that made it."""
 
-    def hold(self, name: ObjectName, record: ObjectRecord) -> Held:
-        """Read what is known and present of the version now, and pin it.
+    def hold(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Held:
+        """Read what is known and present of `span` of the version now, and pin it.
 
         Where the key has moved on, it is what `record` itself names.
+
+        Raises:
+            ObjectChangedError: The key has moved on from a version that only the gateway had.
         """
         ...
 
@@ -143,13 +150,13 @@ class VersionBody:
             parts: What all bodies share.
             name: The object.
             held: The version; its pin is the body's from here on.
-            span: The bytes to give; within the version.
+            span: The bytes to give; within the version, and what is held of it.
             fill: A fill that this read's own opening began, or joined as it began, joined for it.
             is_stale: Whether the version only covers for a failing origin.
         """
         self._parts = parts
         self._name = name
-        self._record, self._extents, self._pin = held
+        self._record, self._extents, self._pin, _ = held
         self._position = span.start
         self._stop = span.stop
         self._fill: Fill | None = None
@@ -323,9 +330,9 @@ class VersionBody:
         )
 
     def _look_again(self) -> None:
-        held = self._parts.source.hold(self._name, self._record)
+        held = self._parts.source.hold(self._name, self._record, ByteRange(self._position, self._stop))
         self._pin.release()
-        self._record, extents, self._pin = held
+        self._record, extents, self._pin, _ = held
         lost = self._lost
         self._extents = tuple(one for one in extents if one.location not in lost) if lost else extents
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from storage import keys
-from storage.blocks import merge_extents
+from storage.blocks import join_extents, merge_extents
 from storage.family import Family
 from storage.mutations import forget_clean, move
 from storage.records import (
@@ -26,7 +26,7 @@ from storage.records import (
     Validated,
 )
 from storage.rows import Rows, decode_resident
-from storage.types import Extent, Location
+from storage.types import ByteRange, Checksum, Extent, Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,36 +65,55 @@ class AddExtents:
         record = rows.object(self.bucket, self.key)
         if record is None or record.version_id != self.version_id:
             return False
-        present = rows.extents_of(record)
-        kept, _ = merge_extents(present, self.extents)
-        known = frozenset(present)
-        added = [extent for extent in kept if extent not in known]
-        if not added:
-            return True
-        rows.put_object(self.bucket, self.key, record, kept)
-        owner = ResidentRow(FORMAT, 0, 0, bucket=self.bucket, key=self.key, version_id=self.version_id)
-        rows.occupy(added, owner, is_dirty=record.state is not ObjectState.CLEAN)
+        for extent in self.extents:
+            self._add(rows, record, extent)
+            record = rows.object(self.bucket, self.key) or record
         return True
+
+    def _add(self, rows: Rows, record: ObjectRecord, extent: Extent) -> None:
+        """Add one extent, joined to its neighbours where it goes on from them; no other extent is read or written."""
+        near = rows.extents_in(record, ByteRange(max(0, extent.start - 1), extent.stop + 1))
+        kept, _ = merge_extents(near, (extent,))
+        if kept == near:
+            return
+        is_dirty = record.state is not ObjectState.CLEAN
+        if not is_dirty:
+            # A dirty extent is the journal's too, which names its place.
+            kept = join_extents(kept)
+        removed = [one for one in near if one not in kept]
+        added = [one for one in kept if one not in near]
+        rows.change_extents(self.bucket, self.key, record, removed, added)
+        rows.release(removed, is_dirty=is_dirty)
+        owner = ResidentRow(FORMAT, 0, 0, bucket=self.bucket, key=self.key, version_id=self.version_id)
+        rows.occupy(added, owner, is_dirty=is_dirty)
 
 
 @dataclass(frozen=True, slots=True)
 class MarkValidated:
-    """The origin confirmed a clean version, and said how it names it."""
+    """The origin confirmed a clean version, and said how it names it.
+
+    `checksums` are those it showed: a version that was first seen by the answer to a range has none of its own.
+    """
 
     bucket: str
     key: str
     version_id: int
     validated: Validated
     origin: OriginIdentity
+    checksums: tuple[Checksum, ...] = ()
 
     def __call__(self, rows: Rows) -> bool:
         """Write the time; False where the version is gone, or dirty, which no answer of the origin can be about."""
         record = rows.object(self.bucket, self.key)
         if record is None or record.version_id != self.version_id or record.state is not ObjectState.CLEAN:
             return False
-        extents = rows.extents_of(record)
-        confirmed = msgspec.structs.replace(record, validated=self.validated, origin=self.origin)
-        rows.put_object(self.bucket, self.key, confirmed, extents)
+        confirmed = msgspec.structs.replace(
+            record,
+            validated=self.validated,
+            origin=self.origin,
+            checksums=record.checksums or self.checksums,
+        )
+        rows.put_record(self.bucket, self.key, confirmed)
         return True
 
 

@@ -37,7 +37,7 @@ from storage.errors import (
     StorageError,
     UnknownOutcomeError,
 )
-from storage.mutations import locations_of, stamp, weight_bytes
+from storage.mutations import locations_of, stamp
 from storage.records import TINY_SEGMENT_ID, Mutation, encode
 from storage.types import MIB, TINY_BODY_BYTES_MAX, Location
 from storage.workers import Workers
@@ -45,6 +45,9 @@ from storage.workers import Workers
 GROUP_MUTATIONS_MAX: Final = 1024
 GROUP_BYTES_MAX: Final = 16 * MIB
 """Bodies and mutations together; far below what one journal frame may be."""
+
+STAMP_BYTES_MAX: Final = 64
+"""By so much a mutation may grow when it gets its sequence and the place of its tiny body."""
 
 WAITING_MAX: Final = 16 * GROUP_MUTATIONS_MAX
 """More waiting commits than this are refused with SlowDown: the disk does not keep up."""
@@ -85,13 +88,15 @@ class GroupLog(Protocol):
 class _Waiting:
     """One mutation on its way through the door."""
 
-    __slots__ = ("body", "done", "is_taken", "mutation", "segments", "weight_bytes")
+    __slots__ = ("body", "done", "is_taken", "mutation", "segments", "size_bytes")
 
-    def __init__(self, mutation: Mutation, body: bytes, done: "asyncio.Future[Receipt]") -> None:
+    def __init__(
+        self, mutation: Mutation, body: bytes, done: "asyncio.Future[Receipt]", size_bytes: int
+    ) -> None:
         self.mutation = mutation
         self.body = body
         self.is_taken = False
-        self.weight_bytes = len(body) + weight_bytes(mutation)
+        self.size_bytes = size_bytes
         self.segments = frozenset(
             location.segment_id
             for location in locations_of(mutation)
@@ -177,12 +182,14 @@ class Commit:
             UnknownOutcomeError: The mutation may or may not be durable; no further commit is accepted.
         """
         assert len(body) <= TINY_BODY_BYTES_MAX, f"{len(body)} bytes are not a tiny body"
+        # Also tells here, to this caller alone, what cannot be encoded: in a group it would fail all.
+        size_bytes = len(body) + len(encode(mutation)) + STAMP_BYTES_MAX
         if self.failure:
             raise UnknownOutcomeError(self.failure)
         if len(self._waiting) >= WAITING_MAX:
             raise OverloadedError("the local disk does not keep up with commits", retry_after_s=1.0)
         done: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(mutation, body, done)
+        waiting = _Waiting(mutation, body, done, size_bytes)
         self._waiting.append(waiting)
         self._idle.clear()
         self._arrived.set()
@@ -226,7 +233,7 @@ class Commit:
             waiting = self._waiting.popleft()
             if waiting.done.cancelled():
                 continue
-            group_bytes += waiting.weight_bytes
+            group_bytes += waiting.size_bytes
             waiting.is_taken = True
             group.append(waiting)
         self._taken.update(group)

@@ -53,6 +53,9 @@ from storage.uploads import page_of_uploads
 
 log = logging.getLogger(__name__)
 
+FLUSH_GRACE_S: Final = 5.0
+"""So long a stop waits for flushes under way, so that none is left that may land later."""
+
 DISK_RESERVE_BYTES: Final = 256 * MIB
 DISK_RESERVE_SHARE: Final = 0.02
 
@@ -178,10 +181,10 @@ class Engine:
         self._is_closed = True
         components, workers = self._components, self._parts.workers
         await components.reader.close()
-        await components.flusher.close()
+        has_settled = await components.flusher.close(FLUSH_GRACE_S)
         await components.facts.close()
         try:
-            await self._end_epoch()
+            await self._end_epoch(has_settled=has_settled)
         except StorageError as error:
             log.warning("the stop is unclean: %s", error)
         self._stopping.set()
@@ -195,9 +198,11 @@ class Engine:
         workers.commit.close()
         workers.index.close()
 
-    async def _end_epoch(self) -> None:
+    async def _end_epoch(self, *, has_settled: bool) -> None:
         """Let the next start trust what is cached: only where nothing is under way, and all of it is durable before.
 
+        Nor is a stop clean while something that was sent may yet land at the origin (not `has_settled`): the next start
+        then looks by HEAD after each first flush of a key.
         Changes to clean rows are in no journal. Were one lost behind the mark, an old version would pass for a valid one.
         """
         components = self._components
@@ -205,7 +210,7 @@ class Engine:
         await components.applier.end_changes()
         if not self._is_ready.is_set() or components.state.failure:
             return
-        if not is_quiet:
+        if not is_quiet or not has_settled:
             log.warning("the stop is unclean: operations are under way")
             return
         await components.applier.checkpoint()
@@ -365,7 +370,8 @@ class Engine:
         """Give one page of a bucket's open uploads, ours and the origin's."""
         components = self._check_open()
         await components.facts.facts(bucket)
-        ours = components.uploads.open_uploads(bucket)
+        # All rows of uploads are looked at, which may take long where many were completed lately.
+        ours = await self._parts.workers.pool.run(components.uploads.open_uploads, bucket)
         theirs = await components.passing.uploads(bucket, prefix)
         return page_of_uploads(
             (*ours, *theirs),

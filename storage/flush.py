@@ -185,6 +185,10 @@ class FlushPlanner:
         """Count the keys that a barrier still waits for; 0 for one that is over."""
         return self._barriers.remaining(barrier_id)
 
+    def has_loose_ends(self) -> bool:
+        """Whether something sent earlier, now or outside of the flush may yet land; attempts under way do not count."""
+        return bool(self._strays) or any(key.needs_check for key in self._books.keys.values())
+
     def story(self, name: ObjectName) -> list[str]:
         """Tell what happened to a key lately, one line a transition; bounded, for reports of bugs."""
         return self._books.story(name)

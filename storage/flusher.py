@@ -3,8 +3,9 @@
     effects of commits ──> events ──> FlushPlanner ──> instructions ──> tasks (turn, attempt, commit) ──> events ...
 
 Everything that goes to the planner goes through `_post`, synchronously; each instruction becomes one task of this
-owner, and each task ends in the one event that the planner waits for. A task never raises what is expected; only a
-bug ends the flusher, and the engine with it.
+owner, and each task ends in the one event that the planner waits for. What an attempt at the origin or a read of the
+index raises, foreseen or not, becomes a failure of that one change; a bug in the planner's own books ends the flusher,
+and the engine with it.
 
 A flush is done when the origin has confirmed it and the journal holds the confirmation: `Attempts` keeps the answer
 between the planner's "it succeeded" and its "confirm it". What is quarantined is the planner's word, not the row's:
@@ -14,7 +15,7 @@ the row follows when the journal has it.
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final, assert_never
@@ -37,8 +38,12 @@ from storage.flush_events import (
     DirtyRemoved,
     DrainStarted,
     Event,
+    FailureKind,
+    FlushFailed,
     FlushSkipped,
     FlushState,
+    HeadChecked,
+    HeadResult,
     Instruction,
     NewestTaken,
     Quarantine,
@@ -51,6 +56,7 @@ from storage.flush_events import (
     Tick,
     WakeAt,
 )
+from storage.flush_outcomes import failure_event
 from storage.flush_waits import Barrier, FlushWaits
 from storage.generations import Generations
 from storage.keyqueue import KeyQueue, Turn
@@ -112,6 +118,7 @@ class Flusher:
         self._bug: BaseException | None = None
         self._has_bug = asyncio.Event()
         self._is_closed = False
+        self._may_land = False
 
     # --- the planner's road ------------------------------------------------------------------------------------------
 
@@ -135,6 +142,12 @@ class Flusher:
 
     def _post(self, event: Event) -> None:
         if self._is_closed:
+            # What ends now is in the journal as dirty and is sent again; only what may yet land matters.
+            match event:
+                case FlushFailed(kind=FailureKind.UNKNOWN_OUTCOME) | StrayNoted():
+                    self._may_land = True
+                case _:
+                    pass
             return
         for instruction in self._parts.planner.handle(event, self._parts.clock.monotonic_s()):
             self._carry_out(instruction)
@@ -185,16 +198,25 @@ class Flusher:
         assert self._bug is not None
         raise self._bug
 
-    async def close(self) -> None:
-        """Cut what is under way; the queue is in the journal."""
+    async def close(self, grace_s: float = 0.0) -> bool:
+        """Begin nothing more, let what is under way end for `grace_s`, then cut it; the queue is in the journal.
+
+        True where nothing that was sent may yet take effect at the origin.
+        """
+        self._may_land |= self._parts.planner.has_loose_ends()
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._tasks and grace_s > 0:
+            await asyncio.wait(self._tasks, timeout=grace_s)
+        # A task that is cut in a commit or a wait has nothing at the origin, but that is not known here.
+        self._may_land |= bool(self._tasks)
         for task in tuple(self._tasks):
             task.cancel()
         while self._tasks:
             await asyncio.wait(self._tasks)
         self.waits.close()
+        return not self._may_land
 
     # --- puts --------------------------------------------------------------------------------------------------------
 
@@ -202,8 +224,20 @@ class Flusher:
         name = self._parts.planner.name_of(start.sequence)
         async with self._parts.queue.turn(name, Turn.FLUSH):
             entry = self._take_newest(start.sequence)
-            event = await self._attempt(entry, start.priority) if entry else FlushSkipped(start.sequence)
+            event: Event = FlushSkipped(start.sequence)
+            if entry is not None:
+                event = await self._settled(entry.sequence, self._attempt(entry, start.priority))
         self._post(event)
+
+    async def _settled(self, sequence: int, attempt: Awaitable[Event]) -> Event:
+        """Give an attempt's event; what nobody foresaw of one object must not stop the flush of all others."""
+        try:
+            return await attempt
+        except StorageError as error:
+            return failure_event(sequence, error, self._jitter())
+        except Exception as error:
+            log.exception("the flush of change %d failed in a way that nobody foresaw", sequence)
+            return FlushFailed(sequence, FailureKind.RETRY, f"unforeseen: {error!r}", self._jitter())
 
     def _take_newest(self, sequence: int) -> DirtyEntry | None:
         """Give what to send now that the turn has come: the newest change, which may have replaced the one asked for.
@@ -272,16 +306,37 @@ class Flusher:
             skipped = set(sequences) - {entry.sequence for entry in entries}
             events: list[Event] = [FlushSkipped(sequence) for sequence in sorted(skipped)]
             if entries:
-                events += await self._parts.attempts.deletes(bucket, tuple(entries), priority)
+                events += await self._deleted(bucket, tuple(entries), priority)
         for event in events:
             self._post(event)
+
+    async def _deleted(self, bucket: str, entries: tuple[DirtyEntry, ...], priority: Priority) -> list[Event]:
+        try:
+            return await self._parts.attempts.deletes(bucket, entries, priority)
+        except Exception as error:
+            log.exception("a batch of deletes failed in a way that nobody foresaw")
+            reason = f"unforeseen: {error!r}"
+            return [FlushFailed(e.sequence, FailureKind.RETRY, reason, self._jitter()) for e in entries]
 
     # --- checks and confirmations ------------------------------------------------------------------------------------
 
     async def _check(self, check: CheckByHead) -> None:
-        self._post(await self._parts.attempts.check(check))
+        try:
+            event = await self._parts.attempts.check(check)
+        except Exception:
+            log.exception("the check of change %d failed in a way that nobody foresaw", check.sequence)
+            event = HeadChecked(check.sequence, HeadResult.FAILED, self._jitter())
+        self._post(event)
 
     async def _confirm(self, confirm: Confirm) -> None:
+        while True:
+            try:
+                return await self._confirm_once(confirm)
+            except StorageError as error:
+                log.warning("change %d cannot be confirmed yet: %s", confirm.sequence, error)
+            await self._parts.clock.sleep(COMMIT_RETRY_S + self._jitter())
+
+    async def _confirm_once(self, confirm: Confirm) -> None:
         entry = self._rows.entry(confirm.sequence)
         if entry is not None:
             name = ObjectName(entry.bucket, entry.key)

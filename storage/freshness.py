@@ -47,8 +47,3 @@ def may_serve_stale(record: ObjectRecord, freshness: Freshness, now_s: float, tr
     if freshness.mode is FreshnessMode.ALWAYS or record.validated.epoch < trusted_epoch:
         return False
     return 0 <= now_s - record.validated.wall_s < freshness.ttl_s + freshness.stale_s
-
-
-def absence_holds(seen_at_s: float, negative_ttl_s: float, now_s: float) -> bool:
-    """Say whether a 404 that the origin gave at `seen_at_s` is still believed."""
-    return 0 <= now_s - seen_at_s < negative_ttl_s

@@ -150,8 +150,14 @@ def _decoded(record: JournalRecord) -> Mutation:
 
 
 def _apply(index: Index, group: list[Sequenced]) -> None:
-    with index_rows():
-        write_group(index, group)
+    try:
+        with index_rows():
+            write_group(index, group)
+    except AssertionError as error:
+        sequences = f"{group[0][0]} to {group[-1][0]}"
+        raise DamagedError(
+            f"journal records {sequences} contradict the rows ({error}); see `forebay fsck`"
+        ) from error
 
 
 def finish_rebuild(index: Index, layout: Layout) -> None:

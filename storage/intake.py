@@ -200,6 +200,10 @@ def _check_tiny_room(segments: SegmentStore, size: int) -> None:
         )
 
 
+RECORD_ROOM_BYTES: Final = 64 * 1024
+"""Above the reserve there must be so much for a change without a body: its record, and its rows in the index."""
+
+
 class Room(Protocol):
     """Who makes space where clean bytes can go: `Reclaim`."""
 
@@ -235,6 +239,10 @@ class Inlet:
             return BodyIntake(self._segments, self._workers, content, Stream.DIRTY)
         except DiskFullError:
             return None
+
+    def has_record_room(self) -> bool:
+        """Whether a change without a body may be journaled: not where it would eat the reserve that confirmations need."""
+        return self._segments.disk_room_bytes >= RECORD_ROOM_BYTES
 
     def copy(self, content: Content) -> BodyIntake | None:
         """Reserve space for a copy of what goes through to the origin; None where there is none at hand."""

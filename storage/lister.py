@@ -33,7 +33,9 @@ from storage.listing import (
 )
 from storage.origin.documents import ListedObject, ListPage
 from storage.rows import RowSource, decode_head, decode_overlay
+from storage.state import State
 from storage.types import ChecksumAlgorithm, ChecksumType
+from storage.workers import Workers
 
 STEPS_MAX: Final = 10_000
 """No page of 1000 keys needs more pages and chunks, unless the origin does not move on."""
@@ -63,9 +65,19 @@ class PageSource(Protocol):
 class Lister:
     """Answers ListObjectsV2 and ListObjects."""
 
-    def __init__(self, index: RowSource, origin: PageSource) -> None:
+    def __init__(self, index: RowSource, origin: PageSource, state: State, workers: Workers) -> None:
+        """Take what listings are made of.
+
+        Args:
+            index: The rows.
+            origin: Gives the origin's pages.
+            state: Knows how many rows the overlay of a bucket has.
+            workers: Where the overlay is read, which may have to step over many rows that were flushed.
+        """
         self._index = index
         self._origin = origin
+        self._state = state
+        self._workers = workers
 
     async def list(self, query: ListQuery) -> ListResult:
         """Give one page, with all that was acknowledged and without what was deleted.
@@ -74,7 +86,7 @@ class Lister:
             NoSuchBucketError: The origin has no such bucket.
             OriginError: The origin failed; a listing is never made up of the overlay alone.
         """
-        if query.max_keys and not self._has_overlay(query):
+        if query.max_keys and not await self._has_overlay(query):
             passed_on = await self._passed_on(query)
             if passed_on is not None:
                 return passed_on
@@ -85,17 +97,28 @@ class Lister:
                 case ListResult():
                     return step
                 case NeedOverlay():
-                    merger.feed_overlay(self._overlay_chunk(step))
+                    merger.feed_overlay(await self._overlay_chunk(step))
                 case NeedOriginPage():
                     merger.feed_origin(await self._origin_page(step))
                 case _:
                     assert_never(step)
         raise OriginUnavailableError("the origin's listing does not end", status=0, code="BadAnswer")
 
-    def _has_overlay(self, query: ListQuery) -> bool:
+    async def _has_overlay(self, query: ListQuery) -> bool:
         start, stop = keys.prefix_range(query.bucket, query.prefix)
         start = max(start, keys.object_key(query.bucket, query.after.name))
-        return start < stop and bool(self._index.scan(Family.OVERLAY, start, stop, 1))
+        return bool(await self._overlay_rows(query.bucket, start, stop, 1))
+
+    async def _overlay_rows(
+        self, bucket: str, start: bytes, stop: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        """Read overlay rows as of one moment of this call, in a worker; nothing is read where nothing is dirty.
+
+        A change that is acknowledged meanwhile is concurrent with the listing.
+        """
+        if start >= stop or not self._state.dirty_keys[bucket]:
+            return []
+        return await self._workers.run(self._index.scan, Family.OVERLAY, start, stop, limit)
 
     async def _passed_on(self, query: ListQuery) -> ListResult | None:
         """Give the origin's page as it came; None where it says that more follows and not where."""
@@ -113,11 +136,11 @@ class Lister:
             page.entries, page.prefixes, page.is_truncated, next_position if page.is_truncated else None
         )
 
-    def _overlay_chunk(self, need: NeedOverlay) -> OverlayChunk:
+    async def _overlay_chunk(self, need: NeedOverlay) -> OverlayChunk:
         start, stop = keys.prefix_range(need.bucket, need.prefix)
         if need.after:
             start = max(start, keys.object_key(need.bucket, need.after) + b"\x00")
-        rows = self._index.scan(Family.OVERLAY, start, stop, need.limit) if start < stop else []
+        rows = await self._overlay_rows(need.bucket, start, stop, need.limit)
         entries = tuple(
             overlay_entry(keys.split_object_key(row_key).key, decode_overlay(value))
             for row_key, value in rows

@@ -139,16 +139,6 @@ def locations_of(mutation: Mutation) -> tuple[Location, ...]:
             return ()
 
 
-def weight_bytes(mutation: Mutation) -> int:
-    """Bound from above, roughly, what a mutation takes in the journal, so that a group stays within its frame."""
-    places = sum(64 + len(location.checksums) for location in locations_of(mutation))
-    match mutation:
-        case Put(record=record) | UploadCompleted(record=record):
-            return 8192 + places + 256 * len(record.parts)
-        case _:
-            return 8192 + places
-
-
 def _placed(extents: tuple[Extent, ...], tiny: Location | None, size: int) -> tuple[Extent, ...]:
     if tiny is not None:
         assert len(extents) == 1, "a tiny body is one extent"

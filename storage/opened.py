@@ -30,17 +30,29 @@ class Opened:
         self.reason = reason
 
     def read(self, span: ByteRange) -> VersionBody:
-        """Plan the bytes of `span`."""
-        held, self._held = self._held, None
+        """Plan the bytes of `span`.
+
+        Raises:
+            ObjectChangedError: It is not the span that was opened for, or read before, and the version is gone.
+        """
+        held = self._held_for(span)
         fill, self._fill = self._fill, None
         return VersionBody(
             self._supply.body_parts,
             self._name,
-            held or self._supply.hold(self._name, self.record),
+            held,
             span,
             fill=fill,
             is_stale=self.result is CacheResult.STALE,
         )
+
+    def _held_for(self, span: ByteRange) -> Held:
+        """Give what was held since the opening, once; where that is not enough, look again."""
+        held = self._held
+        if held is not None and held.span.start <= span.start and span.stop <= held.span.stop:
+            self._held = None
+            return held
+        return self._supply.hold(self._name, self.record, span)
 
     async def close(self) -> None:
         """Let go of the pin, and of a fill that nobody reads."""

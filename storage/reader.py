@@ -5,12 +5,15 @@
          -> tombstone: 404
          -> nothing known: ask the origin. A GET is one request: its answer's headers make the version, its body fills it.
 
-What the origin says of a key, a 404 too, is believed and stored only if nothing was written to the key since it was
-asked (`Generations`); otherwise the answer is dropped and the row, which is newer, is read again. Equal questions
-asked at the same time are asked once; but a policy that says `always` is kept to the letter: what the origin was
-asked before a read began proves nothing to that read. A key that is written faster than the origin answers is asked
-for once more, for this reader alone, whose answer serves it and is not kept: what the origin said after the read
-began is right for that read.
+What the origin says of a key, a 404 too, is believed and stored only if the key was clean when it was asked, and
+nothing was written to it since (`Generations`); otherwise the answer is dropped and the row, which is newer, is read
+again. Equal questions asked at the same time are asked once; but a policy that says `always` is kept to the letter:
+what the origin was asked before a read began proves nothing to that read.
+
+A key that is written faster than the origin answers is asked for once more, for this reader alone, whose answer serves
+it and is not kept. It too must be clean when that is asked: then the origin holds what was acknowledged last, and
+whatever it shows from there on was right at some moment of the read. The origin's word on a dirty key is older than
+what was acknowledged, and never served; also not where the flush ends before the answer comes.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -35,14 +38,27 @@ from storage.origin.answers import OriginAnswer
 from storage.origin.client import OriginClient
 from storage.origin.wire import OriginObject
 from storage.policy import Freshness, FreshnessMode, PolicyTable
-from storage.records import FORMAT, ObjectRecord, ObjectState, OriginIdentity, Validated
+from storage.records import (
+    FORMAT,
+    ObjectRecord,
+    ObjectState,
+    OriginIdentity,
+    OverlayRecord,
+    Validated,
+)
 from storage.rows import RowSource, decode_overlay
 from storage.singleflight import SingleFlight
 from storage.supply import INDEX_FAILURES, Supply
-from storage.types import BLOCK_BYTES, CacheResult, ObjectName, Priority, RangeSpec
+from storage.types import BLOCK_BYTES, ByteRange, CacheResult, ObjectName, Priority, RangeSpec
 
 SHARED_ATTEMPTS_MAX: Final = 3
 """So often an open starts over because the key was written while the origin was asked."""
+
+ROW_READS_MAX: Final = 100
+"""So often in a row a key's rows are read again because a change was applied between two reads."""
+
+NO_BYTES: Final = RangeSpec(suffix=0)
+"""What is held for who opens an object for its description."""
 
 
 @dataclass(slots=True)
@@ -95,19 +111,20 @@ class Reader:
         for _ in range(SHARED_ATTEMPTS_MAX):
             record = self._supply.record(name)
             is_described_only = metadata_only or (wanted is not None and wanted.start is None)
+            part = NO_BYTES if metadata_only else wanted
             if record is not None and (
                 record.extents or is_described_only or not self._is_being_told(name, record, wanted)
             ):
-                opened = await self._open_known(name, record)
+                opened = await self._open_known(name, record, part)
             elif record is None and self._is_deleted(name):
                 raise _no_such_key(name)
             elif is_described_only:
-                opened = await self._open_by_head(name)
+                opened = await self._open_by_head(name, part)
             else:
                 opened = await self._open_cold(name, wanted)
             if opened is not None:
                 return opened
-        return await self._open_alone(name)
+        return await self._open_alone(name, NO_BYTES if metadata_only else wanted)
 
     def _is_being_told(self, name: ObjectName, record: ObjectRecord, wanted: RangeSpec | None) -> bool:
         """Whether the row comes of a cold read that has not begun its fill yet: who joins it shares the fill."""
@@ -115,54 +132,69 @@ class Reader:
         return is_shared and record.state is ObjectState.CLEAN and _flight(name, wanted) in self._colds
 
     def _is_deleted(self, name: ObjectName) -> bool:
+        overlay = self._overlay(name)
+        return overlay is not None and overlay.is_tombstone
+
+    def _overlay(self, name: ObjectName) -> OverlayRecord | None:
         value = self._parts.index.get(Family.OVERLAY, keys.object_key(name.bucket, name.key))
-        return value is not None and decode_overlay(value).is_tombstone
+        return None if value is None else decode_overlay(value)
 
     def _freshness(self, name: ObjectName) -> Freshness:
         return self._parts.policies().find(name).freshness
 
     # --- known objects -----------------------------------------------------------------------------------------------
 
-    async def _open_known(self, name: ObjectName, record: ObjectRecord) -> Opened | None:
+    async def _open_known(
+        self, name: ObjectName, record: ObjectRecord, part: RangeSpec | None
+    ) -> Opened | None:
         freshness = self._freshness(name)
         now_s = self._parts.clock.wall_s()
         trusted_epoch = self._parts.trusted_epoch
         if judge(record, freshness, now_s, trusted_epoch) is Verdict.FRESH:
-            return Opened(self._supply, name, self._supply.held(record), CacheResult.HIT)
+            return self._held(name, record, part, CacheResult.HIT)
+        is_covered = may_serve_stale(record, freshness, now_s, trusted_epoch)
         try:
             told = await self._validations.run(
                 name,
-                lambda: self._validate(name, record, is_strict=freshness.mode is FreshnessMode.ALWAYS),
+                lambda: self._validate(
+                    name, record, is_strict=freshness.mode is FreshnessMode.ALWAYS, is_covered=is_covered
+                ),
             )
         except (OriginUnavailableError, OverloadedError) as error:
-            if not may_serve_stale(record, freshness, now_s, trusted_epoch):
+            if not is_covered:
                 raise
             code = error.code if isinstance(error, OriginUnavailableError) else "Overloaded"
-            return self._opened(name, _Told(record), CacheResult.STALE, f"origin: {code}")
+            return self._opened(name, _Told(record), part, CacheResult.STALE, f"origin: {code}")
         if told is None:
             return None
         is_same = told.record.version_id == record.version_id
         return self._opened(
             name,
             told,
+            part,
             CacheResult.HIT if is_same else CacheResult.MISS,
             "validated" if is_same else "changed at the origin",
         )
 
-    async def _validate(self, name: ObjectName, record: ObjectRecord, *, is_strict: bool) -> _Told | None:
+    async def _validate(
+        self, name: ObjectName, record: ObjectRecord, *, is_strict: bool, is_covered: bool
+    ) -> _Told | None:
         """Ask the origin whether the version still stands; None where the row is to be read again.
 
         Args:
             name: The object.
             record: The version known.
             is_strict: Nobody may join who comes after the question was sent.
+            is_covered: The version may be served where the origin fails, so its readers should not wait for it long.
         """
         if is_strict:
             self._validations.seal(name)
         asked = self._asked_now()
         with self._parts.generations.watch(name) as watch:
+            if self._overlay(name) is not None:
+                return None
             try:
-                found = await self._described(name, Priority.VALIDATION)
+                found = await self._described(name, Priority.VALIDATION, is_covered=is_covered)
             except NoSuchKeyError:
                 if not watch.is_current:
                     return None
@@ -178,8 +210,10 @@ class Reader:
         self, name: ObjectName, record: ObjectRecord, found: OriginObject, asked: Validated
     ) -> _Told | None:
         assert record.origin is not None, "a clean version has an origin identity"
-        origin = msgspec.structs.replace(record.origin, last_modified_s=found.last_modified_s)
-        mark = MarkValidated(name.bucket, name.key, record.version_id, asked, origin)
+        origin = msgspec.structs.replace(
+            record.origin, last_modified_s=found.last_modified_s, version_id=found.version_id
+        )
+        mark = MarkValidated(name.bucket, name.key, record.version_id, asked, origin, found.checksums)
         try:
             is_there = await self._parts.applier.change(mark)
         except INDEX_FAILURES:
@@ -190,32 +224,50 @@ class Reader:
         """Take the time before the origin is asked: its answer may be as old as that (RFC 9111 section 4.2.3)."""
         return Validated(self._parts.clock.wall_s(), self._parts.epoch)
 
-    def _opened(self, name: ObjectName, told: _Told, result: CacheResult, reason: str = "") -> Opened | None:
+    def _opened(
+        self, name: ObjectName, told: _Told, part: RangeSpec | None, result: CacheResult, reason: str = ""
+    ) -> Opened | None:
         """Open what was told, as the row holds it now; None where the row has moved on since."""
         if not told.is_kept:
-            return Opened(
-                self._supply, name, self._supply.held(told.record), result, reason, joined(told.fill)
-            )
+            return self._held(name, told.record, part, result, reason, told.fill)
         current = self._supply.record(name)
         if current is None or current.version_id != told.record.version_id:
             return None
-        return Opened(self._supply, name, self._supply.held(current), result, reason, joined(told.fill))
+        return self._held(name, current, part, result, reason, told.fill)
+
+    def _held(
+        self,
+        name: ObjectName,
+        record: ObjectRecord,
+        part: RangeSpec | None,
+        result: CacheResult,
+        reason: str = "",
+        fill: Fill | None = None,
+    ) -> Opened | None:
+        """Open a version whose row was read in this step; None where the key has moved on meanwhile."""
+        span = (part or RangeSpec(start=0)).resolve(record.size) or ByteRange(0, 0)
+        held = self._supply.held(name, record, span)
+        return None if held is None else Opened(self._supply, name, held, result, reason, joined(fill))
 
     # --- unknown objects ---------------------------------------------------------------------------------------------
 
-    async def _open_by_head(self, name: ObjectName) -> Opened | None:
+    async def _open_by_head(self, name: ObjectName, part: RangeSpec | None) -> Opened | None:
         is_late = name in self._heads
         told = await self._heads.run(name, lambda: self._head(name))
-        return self._opened_unknown(name, told, is_late=is_late)
+        return self._opened_unknown(name, told, part, is_late=is_late)
 
-    def _opened_unknown(self, name: ObjectName, told: _Told | None, *, is_late: bool) -> Opened | None:
+    def _opened_unknown(
+        self, name: ObjectName, told: _Told | None, part: RangeSpec | None, *, is_late: bool
+    ) -> Opened | None:
         """Open what was told to a question that was asked for this read, or before it (`is_late`)."""
         if told is None or (is_late and self._freshness(name).mode is FreshnessMode.ALWAYS):
             return None
-        return self._opened(name, told, CacheResult.MISS)
+        return self._opened(name, told, part, CacheResult.MISS)
 
     async def _head(self, name: ObjectName) -> _Told | None:
         with self._parts.generations.watch(name) as watch:
+            if self._overlay(name) is not None:
+                return None
             return await self._head_watched(name, watch)
 
     async def _head_watched(self, name: ObjectName, watch: Watch) -> _Told | None:
@@ -228,20 +280,41 @@ class Reader:
             return None
         return await self._store(name, found, watch, asked, replaces=0)
 
-    async def _open_alone(self, name: ObjectName) -> Opened:
-        """Ask once more, share nothing, keep nothing: for a key that is written all the time."""
+    async def _open_alone(self, name: ObjectName, part: RangeSpec | None) -> Opened:
+        """Ask once more, share nothing, keep nothing: for a key that is written all the time.
+
+        A dirty key is served from its row, or is deleted. One that is clean when this step looks may be asked for
+        (see the head of the module).
+        """
+        for _ in range(ROW_READS_MAX):
+            record = self._supply.record(name)
+            if record is not None and record.state is not ObjectState.CLEAN:
+                opened = self._held(name, record, part, CacheResult.HIT)
+                if opened is not None:
+                    return opened
+                continue
+            overlay = self._overlay(name)
+            if overlay is None:
+                return await self._ask_alone(name, part)
+            if record is None and overlay.is_tombstone:
+                raise _no_such_key(name)
+            # A change was applied between the two reads; its row is there by now.
+        raise OverloadedError(f"{name} is written faster than its rows are read")
+
+    async def _ask_alone(self, name: ObjectName, part: RangeSpec | None) -> Opened:
         asked = self._asked_now()
         found = await self._described(name, Priority.FOREGROUND)
-        record = self._supply.record(name)
-        if record is not None and record.state is not ObjectState.CLEAN:
-            return Opened(self._supply, name, self._supply.held(record), CacheResult.HIT)
-        if record is None and self._is_deleted(name):
-            raise _no_such_key(name)
         told = _record_of(found, self._parts.ids.take_version_id(), asked)
-        return Opened(self._supply, name, self._supply.held(told), CacheResult.MISS, "written all the time")
+        opened = self._opened(
+            name, _Told(told, is_kept=False), part, CacheResult.MISS, "written all the time"
+        )
+        assert opened is not None, "a version that is not kept cannot move on"
+        return opened
 
-    async def _described(self, name: ObjectName, priority: Priority) -> OriginObject:
-        found = await self._parts.origin.head_object(name, priority=priority)
+    async def _described(
+        self, name: ObjectName, priority: Priority, *, is_covered: bool = False
+    ) -> OriginObject:
+        found = await self._parts.origin.head_object(name, priority=priority, is_covered=is_covered)
         assert found is not None, "an unconditional HEAD describes the object"
         return found
 
@@ -249,12 +322,14 @@ class Reader:
         flight = _flight(name, wanted)
         is_late = flight in self._colds
         told = await self._colds.run(flight, lambda: self._cold(name, wanted))
-        return self._opened_unknown(name, told, is_late=is_late)
+        return self._opened_unknown(name, told, wanted, is_late=is_late)
 
     async def _cold(self, name: ObjectName, wanted: RangeSpec | None) -> _Told | None:
         """Ask for the object and begin to fill it from the same answer."""
         asked = self._asked_now()
         with self._parts.generations.watch(name) as watch:
+            if self._overlay(name) is not None:
+                return None
             asking = self._parts.origin.get_object(name, _cold_range(wanted))
             opening = AsyncExitStack()
             try:

@@ -116,8 +116,13 @@ class Reclaim:
         Raises:
             StorageError: The disk or the index refused; what was given up so far stays so.
         """
+        if self._is_stopped():
+            # A record whose sync failed may read back at the next start and name bodies that no row names now.
+            return
         await self._parts.workers.run(self._parts.segments.sample_free_bytes)
         for _ in range(ROUND_SEGMENTS_MAX):
+            if self._is_stopped():
+                return
             segment_id = self._dead_segment()
             if segment_id is None and self._is_room_wanted():
                 victim = self._parts.policy.choose(self._is_reclaimable)
@@ -128,6 +133,9 @@ class Reclaim:
             # Each before the next is chosen: room comes with the unlinking.
             await self._unlink()
         await self._unlink()
+
+    def _is_stopped(self) -> bool:
+        return bool(self._parts.state.failure)
 
     def _is_room_wanted(self) -> bool:
         return self._parts.segments.room_bytes < self._parts.room_bytes_min + self._asked_bytes

@@ -154,6 +154,9 @@ def _accept_journal(filesystem: Filesystem, layout: Layout) -> JournalScan:
     found = scan(filesystem)
     if found.instance_id not in {None, layout.instance_id}:
         raise DamagedError("the journal is of another instance than FORMAT; see `forebay fsck`")
+    if not found.files and filesystem.list_directory(SEGMENTS_DIRECTORY):
+        # The journal begins before the first body: without it nobody knows which of these are dirty.
+        raise DamagedError("the journal is missing beside segments; see `forebay fsck`")
     if found.torn is not None:
         log.warning("%s: cut at %d: %s", found.torn.path, found.torn.offset, found.torn.reason)
     return settle(filesystem)

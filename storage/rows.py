@@ -30,7 +30,7 @@ from storage.records import (
     UploadRecord,
     encode,
 )
-from storage.types import INLINE_EXTENTS_MAX, Extent, Stream
+from storage.types import EXTENT_BYTES_MAX, INLINE_EXTENTS_MAX, ByteRange, Extent, Stream
 
 SCAN_ROWS_MAX: Final = 8_000_000
 """No single object or upload has more rows: 5 TiB, the largest object, in extents of one block are 5.2 million."""
@@ -110,6 +110,18 @@ def read_extents(source: RowSource, record: ObjectRecord) -> tuple[Extent, ...]:
     return tuple(decode_extent(value) for _, value in rows)
 
 
+def read_extents_in(source: RowSource, record: ObjectRecord, span: ByteRange) -> tuple[Extent, ...]:
+    """Give the present extents of a version that have bytes in `span`, in ascending order; costs what lies there."""
+    extents: Iterable[Extent] = record.extents
+    if record.extents_spilled:
+        # None is longer than EXTENT_BYTES_MAX, so the one that holds the first byte begins less than that before it.
+        start = keys.extents_key(record.version_id, max(0, span.start - EXTENT_BYTES_MAX))
+        stop = keys.extents_key(record.version_id, span.stop)
+        rows = source.scan(Family.EXTENTS, start, stop, SCAN_ROWS_MAX)
+        extents = (decode_extent(value) for _, value in rows)
+    return tuple(extent for extent in extents if extent.start < span.stop and extent.stop > span.start)
+
+
 class Rows:
     """Typed rows over an index, with the writes of one batch laid over it."""
 
@@ -164,6 +176,10 @@ class Rows:
         """Read a version's extents."""
         return read_extents(self, record)
 
+    def extents_in(self, record: ObjectRecord, span: ByteRange) -> tuple[Extent, ...]:
+        """Read those of a version's extents that have bytes in `span`."""
+        return read_extents_in(self, record, span)
+
     def put_object(
         self, bucket: str, key: str, record: ObjectRecord, extents: tuple[Extent, ...]
     ) -> ObjectRecord:
@@ -179,6 +195,32 @@ class Rows:
         )
         self.put(Family.OBJECTS, keys.object_key(bucket, key), encode(stored))
         return stored
+
+    def put_record(self, bucket: str, key: str, record: ObjectRecord) -> None:
+        """Write a version whose extents stay what and where they are; costs the same however many they are."""
+        self.put(Family.OBJECTS, keys.object_key(bucket, key), encode(record))
+
+    def change_extents(
+        self, bucket: str, key: str, record: ObjectRecord, removed: Sequence[Extent], added: Sequence[Extent]
+    ) -> None:
+        """Put extents in the place of others, and write no other; residents and segments are the caller's matter."""
+        if not record.extents_spilled:
+            kept = [extent for extent in record.extents if extent not in removed]
+            self.put_object(bucket, key, record, tuple(sorted((*kept, *added), key=lambda one: one.start)))
+            return
+        for extent in removed:
+            self.delete(Family.EXTENTS, keys.extents_key(record.version_id, extent.start))
+        for extent in added:
+            self.put(Family.EXTENTS, keys.extents_key(record.version_id, extent.start), encode(extent))
+        if len(removed) > len(added):
+            self._unspill(bucket, key, record)
+
+    def _unspill(self, bucket: str, key: str, record: ObjectRecord) -> None:
+        """Bring the extents back into the object's row where they are few enough by now."""
+        start, stop = keys.extents_range(record.version_id)
+        rows = self.scan(Family.EXTENTS, start, stop, INLINE_EXTENTS_MAX + 1)
+        if len(rows) <= INLINE_EXTENTS_MAX:
+            self.put_object(bucket, key, record, tuple(decode_extent(value) for _, value in rows))
 
     def _write_spilled(self, record: ObjectRecord, extents: tuple[Extent, ...]) -> None:
         wanted = {keys.extents_key(record.version_id, extent.start): encode(extent) for extent in extents}

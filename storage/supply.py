@@ -26,11 +26,11 @@ from storage.family import Family
 from storage.fills import Fill, FillAnswer, FillParts, FillTable, Opening
 from storage.origin.client import OriginClient
 from storage.policy import PolicyTable
-from storage.records import ObjectRecord
-from storage.rows import RowSource, decode_object, read_extents
+from storage.records import ObjectRecord, ObjectState
+from storage.rows import RowSource, decode_object, read_extents_in
 from storage.segments import SegmentStore
 from storage.stats import Stats
-from storage.types import ByteRange, Extent, ObjectName
+from storage.types import BLOCK_BYTES, ByteRange, Extent, ObjectName
 from storage.workers import Workers
 
 INDEX_FAILURES: Final = (UnknownOutcomeError, DiskFailedError)
@@ -81,18 +81,38 @@ class Supply:
         value = self._parts.index.get(Family.OBJECTS, keys.object_key(name.bucket, name.key))
         return None if value is None else decode_object(value)
 
-    def hold(self, name: ObjectName, record: ObjectRecord) -> Held:
-        """Read what is known and present of a version now, and pin it; see `bodies.VersionSource`."""
+    def hold(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Held:
+        """Read what is known and present of `span` of a version now, and pin it; see `bodies.VersionSource`."""
         present = self.record(name)
-        if present is None or present.version_id != record.version_id:
-            return self.held(record)
-        return self.held(present)
+        if present is not None and present.version_id == record.version_id:
+            held = self.held(name, present, span)
+            if held is not None:
+                return held
+        if record.state is not ObjectState.CLEAN:
+            raise ObjectChangedError(f"{name} was written since it was opened")
+        return self._pinned(record, record.extents, ByteRange(0, record.size))
 
-    def held(self, record: ObjectRecord) -> Held:
-        """Pin what a row that was read in this step names."""
-        extents = record.extents if not record.extents_spilled else read_extents(self._parts.index, record)
+    def held(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Held | None:
+        """Pin what a row that was read in this step names of `span`; None where the key has moved on meanwhile.
+
+        Extents that are not in the row itself are read after it, and the writer thread goes on: so they count only
+        if the row, read once more, is still of the version.
+        """
+        for _ in range(READS_MAX):
+            if not record.extents_spilled:
+                return self._pinned(record, record.extents, ByteRange(0, record.size))
+            extents = read_extents_in(self._parts.index, record, _in_blocks(span)) if span.length else ()
+            present = self.record(name)
+            if present is None or present.version_id != record.version_id:
+                return None
+            if present.extents_spilled:
+                return self._pinned(present, extents, span)
+            record = present
+        raise OverloadedError(f"{name} is changed faster than its rows are read")
+
+    def _pinned(self, record: ObjectRecord, extents: tuple[Extent, ...], span: ByteRange) -> Held:
         segment_ids = {extent.location.segment_id for extent in extents}
-        return Held(record, extents, self._parts.segments.pin(segment_ids))
+        return Held(record, extents, self._parts.segments.pin(segment_ids), span)
 
     def start_fill(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
         """Begin to bring `span` of a version; see `bodies.VersionSource`."""
@@ -197,3 +217,8 @@ class Supply:
     async def close(self) -> None:
         """End all fills and begin no more."""
         await self._fills.close()
+
+
+def _in_blocks(span: ByteRange) -> ByteRange:
+    """Widen a span to whole blocks: so far outwards a plan looks for what is here."""
+    return ByteRange(span.start - span.start % BLOCK_BYTES, -(-span.stop // BLOCK_BYTES) * BLOCK_BYTES)

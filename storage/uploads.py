@@ -50,6 +50,7 @@ from storage.records import (
 from storage.requests import CompletedPart, Content, PartsPage, PutResult, UploadRequest, UploadsPage
 from storage.rows import SCAN_ROWS_MAX, RowSource, decode_part, decode_upload
 from storage.types import MIB, Checksum, ObjectName, WriteMode
+from storage.workers import Workers
 from storage.writemode import decide
 from storage.writer import new_entry, write_turn
 
@@ -79,6 +80,7 @@ class UploadsParts:
     policies: Callable[[], PolicyTable]
     ids: Ids
     clock: Clock
+    workers: Workers
     instance_id: str
     epoch: int
     draw_bits: Callable[[int], int]
@@ -110,7 +112,12 @@ class Uploads:
         return decision.mode is WriteMode.BACK
 
     async def create(self, request: UploadRequest) -> str:
-        """Open an upload; durable on return, with its id."""
+        """Open an upload; durable on return, with its id.
+
+        Raises:
+            OverloadedError: The disk has no room for its record.
+        """
+        self._check_record_room()
         upload_id = f"{self._parts.instance_id}-{self._parts.ids.take_version_id():x}-{self._parts.draw_bits(64):016x}"
         upload = UploadRecord(
             FORMAT,
@@ -283,14 +290,25 @@ class Uploads:
     async def expire(self, *, upload_ttl_s: float) -> int:
         """Drop uploads that nobody goes on with, and completed ones that nobody repeats any more; give how many."""
         now_s = self._parts.clock.wall_s()
-        expired = [u for u in self.all_uploads() if _is_expired(u, now_s, upload_ttl_s)]
-        for upload in expired:
-            async with self._turn(upload.bucket, upload.upload_id):
-                # Completed or aborted meanwhile, perhaps.
-                value = self._parts.index.get(Family.UPLOADS, keys.upload_key(upload.upload_id))
-                if value is not None and _is_expired(decode_upload(value), now_s, upload_ttl_s):
-                    await self._parts.commit.commit(UploadAborted(FORMAT, upload.upload_id))
-        return len(expired)
+        uploads = await self._parts.workers.run(self.all_uploads)
+        expired = [u for u in uploads if _is_expired(u, now_s, upload_ttl_s)]
+        return sum([await self._expire(upload, now_s, upload_ttl_s) for upload in expired])
+
+    async def _expire(self, upload: UploadRecord, now_s: float, upload_ttl_s: float) -> bool:
+        async with self._turn(upload.bucket, upload.upload_id):
+            # Completed or aborted meanwhile, perhaps; and one whose parts still come is gone on with, however old it is.
+            value = self._parts.index.get(Family.UPLOADS, keys.upload_key(upload.upload_id))
+            if value is None or not _is_expired(decode_upload(value), now_s, upload_ttl_s):
+                return False
+            newest_s = max((part.last_modified_s for part in self.parts(upload.upload_id)), default=0)
+            if not upload.completed_at_s and now_s - newest_s <= upload_ttl_s:
+                return False
+            await self._parts.commit.commit(UploadAborted(FORMAT, upload.upload_id))
+            return True
+
+    def _check_record_room(self) -> None:
+        if not self._parts.inlet.has_record_room():
+            raise OverloadedError("the disk has no room for an upload's record", retry_after_s=5.0)
 
 
 def _is_expired(upload: UploadRecord, now_s: float, upload_ttl_s: float) -> bool:

@@ -218,7 +218,8 @@ class Writer:
     async def _deletes_back(self, name: ObjectName, origin_reason: str) -> bool:
         facts = await self._parts.facts.facts(name.bucket)
         policy = self._parts.policies().find(name)
-        return decide(policy, facts, requested=None, origin_reason=origin_reason).mode is WriteMode.BACK
+        mode = decide(policy, facts, requested=None, origin_reason=origin_reason).mode
+        return mode is WriteMode.BACK and self._parts.inlet.has_record_room()
 
     async def _delete_back(self, name: ObjectName, credential_id: str) -> None:
         async with write_turn(self._parts.facts, self._parts.queue, name):

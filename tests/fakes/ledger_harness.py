@@ -165,7 +165,7 @@ class Ledger:
         recovered.journal._file_bytes = file_bytes
         segments.adopt([row.segment_id for row in recovered.segments])
         state = State()
-        state.load(recovered.segments, recovered.facts, recovered.open_uploads)
+        state.load(recovered.segments, recovered.facts, recovered.open_uploads, recovered.dirty)
         used = recovered.index
         assert isinstance(used, FakeIndex), "recovery gives the index of its home"
         applier = Applier(used, InlineWorkers(), state.absorb)

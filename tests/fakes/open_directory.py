@@ -269,7 +269,7 @@ async def open_directory(
     recovered.journal._file_bytes = journal_file_bytes
     segments.adopt([row.segment_id for row in recovered.segments])
     state, failures = State(), list[str]()
-    state.load(recovered.segments, recovered.facts, recovered.open_uploads)
+    state.load(recovered.segments, recovered.facts, recovered.open_uploads, recovered.dirty)
     applier = Applier(recovered.index, workers.index, state.absorb, on_failure=failures.append)
     applier.applied_sequence = applier.durable_sequence = recovered.applied_sequence
     commit = Commit(

@@ -1,7 +1,9 @@
 """How bodies reach a client: in memory, by sendfile from real files, from the origin, and cut where they break."""
 
 import asyncio
+import contextlib
 import hashlib
+import os
 import random
 import socket
 import ssl
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gateway.context import S3Response
-from gateway.respond import STEP_BYTES, head_bytes
+from gateway.respond import STEP_BYTES, Wire, head_bytes
 from storage.errors import ObjectChangedError, OriginUnavailableError
 from storage.filesystem import PosixFile, PosixFilesystem
 from storage.requests import FileSpan
@@ -352,3 +354,51 @@ def test_a_head_keeps_the_bytes_when_metadata_is_no_utf8() -> None:
         b"HTTP/1.1 200 OK\r\nserver: Forebay\r\ndate: now\r\nx-amz-request-id: 1\r\nx-amz-id-2: h\r\n"
         b"connection: close\r\nx-amz-meta-a: caf\xe9\r\ncontent-length: 0\r\n\r\n"
     )
+
+
+def test_a_head_is_utf8_when_metadata_is_text() -> None:
+    """Text that an origin sent in Latin-1 is kept as text, and leaves as UTF-8."""
+    response = S3Response(200, (("content-disposition", "caf\u00e9"),), b"", 0)
+
+    head = head_bytes(response, date="now", request_id="1", host_id="h", keep_alive=True)
+
+    assert b"content-disposition: caf\xc3\xa9\r\n" in head
+
+
+class SocketTransport(asyncio.Transport):
+    """As much of a connection as `Wire` asks for."""
+
+    def __init__(self, socket_: socket.socket) -> None:
+        super().__init__({"socket": socket_})
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Buffer nothing."""
+
+    def is_closing(self) -> bool:
+        """Be open."""
+        return False
+
+
+async def test_another_connection_is_still_watched_when_one_is_lost() -> None:
+    """A descriptor's number may have a new owner before the old one's wait ends; that one keeps its watch."""
+    loop = asyncio.get_running_loop()
+    near, far = socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while near.send(bytes(65536)):
+                pass
+        wire = Wire(SocketTransport(near))
+        waiting = asyncio.create_task(wire.writable())
+        await pause()
+        number = wire.duplicate().fileno()
+
+        wire.lost()
+        other = socket.socket(fileno=os.dup(far.fileno()))
+        with other:
+            assert other.fileno() == number
+            loop.add_writer(number, lambda: None)
+            with pytest.raises(ConnectionResetError):
+                await waiting
+
+            assert loop.remove_writer(number) is True

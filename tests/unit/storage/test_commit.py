@@ -386,6 +386,25 @@ async def test_commit_when_new_journal_file_cannot_be_begun(disk: FakeFilesystem
             assert directory.segments.verify_block(stored.extents[0].location, 0)
 
 
+async def test_rotate_when_new_journal_file_cannot_be_begun(
+    directory: OpenDirectory, disk: FakeFilesystem
+) -> None:
+    """A rotation that somebody asked for is not forgotten because the disk refused it once."""
+    first_file = directory.journal.segment_id
+    disk.fail(Operation.CREATE, error_number=28)
+
+    directory.journal.rotate()
+    await directory.put("one", TINY)
+    while_full = directory.journal.segment_id
+    await directory.put("two", TINY)
+    after = directory.journal.segment_id
+    await directory.put("three", TINY)
+
+    assert while_full == first_file
+    assert [file.segment_id for file in directory.journal.sealed] == [first_file]
+    assert directory.journal.segment_id == after
+
+
 async def test_commit_when_no_segment_id_is_left(disk: FakeFilesystem) -> None:
     """The reservation that brings new ids needs none itself, though the journal's file is long enough."""
     async with open_directory(disk, journal_file_bytes=100) as directory:
@@ -497,6 +516,32 @@ async def test_commit_when_group_before_is_not_applied(disk: FakeFilesystem) -> 
 
             assert [type(error) for error in failed] == [UnknownOutcomeError] * 2
             assert overlay_sequence(directory, "two") is None
+    finally:
+        release.set()
+        index_workers.close()
+
+
+async def test_commit_when_index_failed_with_groups_behind(disk: FakeFilesystem) -> None:
+    """Once the index has failed, what still waits is refused before it reaches the journal."""
+    index_workers, release = ThreadWorkers("index", 1), threading.Event()
+    home = IndexHome()
+    try:
+        async with open_directory(disk, home, workers=DirectoryWorkers(index=index_workers)) as directory:
+            blocked = start(index_workers.run(release.wait, 10))
+            clients = []
+            for number in range(5):
+                clients.append(start(outcomes(directory.put(f"k{number}", TINY))))
+                await pause()
+            synced = directory.commit.last_sequence
+            home.index.fail_write()
+            release.set()
+
+            failed = [result for client in clients for result in await client]
+            await blocked
+
+            assert [type(error) for error in failed] == [UnknownOutcomeError] * 5
+            # One group is applied, one lies ready, one waits to lie ready; the others had not begun.
+            assert directory.commit.last_sequence == synced == 2 + 3
     finally:
         release.set()
         index_workers.close()

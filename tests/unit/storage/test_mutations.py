@@ -5,8 +5,9 @@ import pytest
 
 from storage import keys
 from storage.applier import write_group
+from storage.commit import STAMP_BYTES_MAX
 from storage.family import Family
-from storage.mutations import apply, locations_of, stamp, weight_bytes
+from storage.mutations import apply, locations_of, stamp
 from storage.records import (
     FORMAT,
     NOWHERE,
@@ -556,11 +557,18 @@ def test_locations_of_when_mutation_promises_bytes() -> None:
     assert locations_of(tombstone("k")) == ()
 
 
-def test_weight_bytes_when_compared_with_what_is_written() -> None:
-    """A group's weight is an upper bound of its bytes, even for a Complete of 10,000 parts with checksums."""
-    many = tuple(extent(n * 2**20, 2**20, 3, n * 2**20) for n in range(2000))
-    large = put("k" * 1024, record(7, many))
-    complete = upload_completed("u" * 64, "k" * 1024, 7, tuple((n, 5 * 2**20) for n in range(1, 10_001)))
+def test_stamp_when_compared_with_what_commit_allows_for() -> None:
+    """A stamped mutation is longer than the one that was given to commit by no more than commit counts for it."""
+    place = Location(2**64 - 1, 2**40, 2**15, bytes(8))
+    part = part_uploaded("u", 1, tiny_extents(2**15))
+    mutations = [
+        (put("key", record(7, tiny_extents(2**15))), place),
+        (part, place),
+        (tombstone("key"), None),
+        (upload_completed("u", "key", 7, ()), None),
+    ]
 
-    assert len(encode(large)) <= weight_bytes(large)
-    assert len(encode(complete)) <= weight_bytes(complete)
+    for mutation, tiny in mutations:
+        growth = len(encode(stamp(mutation, 2**64 - 1, tiny))) - len(encode(mutation))
+
+        assert growth <= STAMP_BYTES_MAX

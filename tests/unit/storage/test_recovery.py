@@ -6,13 +6,14 @@ from contextlib import suppress
 
 import pytest
 
-from storage import index_recovery, keys
+from storage import ids, index_recovery, keys
 from storage.errors import (
     DamagedError,
     DiskFailedError,
     DiskFullError,
     FormatError,
     LockedError,
+    OverloadedError,
     StorageError,
     UnknownOutcomeError,
 )
@@ -282,9 +283,12 @@ async def test_recover_when_a_row_makes_no_sense(disk: FakeFilesystem) -> None:
     home = IndexHome(index)
 
     recovered = start(disk, home)
+    recovered.release()
+    again = start(disk, home)
 
-    assert home.destroyed_total == 1
-    assert dirty_keys(recovered) == ["tiny", "small", "deleted"]
+    assert home.destroyed_total == 1, "the rebuilt index is whole"
+    assert dirty_keys(recovered) == dirty_keys(again) == ["tiny", "small", "deleted"]
+    assert {name.key for name in objects_of(again.index)} == {"tiny", "small"}
 
 
 async def test_recover_when_disk_refuses_a_row(disk: FakeFilesystem) -> None:
@@ -730,9 +734,9 @@ async def test_ids_when_used_and_not_journaled(disk: FakeFilesystem) -> None:
     """Ids that were only handed out do not come back, whatever the crash takes."""
     home = IndexHome()
     async with open_directory(disk, home) as directory:
-        ids = directory.recovered.ids
-        versions = [ids.take_version_id() for _ in range(1000)]
-        segments = [ids.take_segment_id() for _ in range(1000)]
+        source = directory.recovered.ids
+        versions = [source.take_version_id() for _ in range(1000)]
+        segments = [source.take_segment_id() for _ in range(1000)]
     images = [
         start(disk.kill_clone(), home.index.kill_clone()),
         start(disk.crash_clone(random.Random(1), 0.0), home.index.checkpoint_clone()),
@@ -756,6 +760,23 @@ def test_ids_when_recovered() -> None:
         recovered.ids.take_segment_id()
     assert again.ids.take_version_id() == 1 + VERSION_IDS_BLOCK
     assert again.ids.take_segment_id() > recovered.ids.take_segment_id()
+
+
+def test_ids_when_reservation_is_used_up(disk: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more ids are given than the journal holds reserved."""
+    monkeypatch.setattr(ids, "VERSION_IDS_BLOCK", 3)
+    monkeypatch.setattr(ids, "SEGMENT_IDS_BLOCK", 2)
+    recovered = start(disk)
+
+    versions = [recovered.ids.take_version_id() for _ in range(3)]
+    segments = [recovered.ids.take_segment_id() for _ in range(2)]
+
+    assert versions == [1, 2, 3]
+    assert segments == [2, 3]
+    with pytest.raises(OverloadedError):
+        recovered.ids.take_version_id()
+    with pytest.raises(OverloadedError):
+        recovered.ids.take_segment_id()
 
 
 def test_ids_when_files_have_higher_ones(disk: FakeFilesystem) -> None:

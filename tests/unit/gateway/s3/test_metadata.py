@@ -143,3 +143,32 @@ def test_read_overrides_refuses_when_a_value_cannot_stand_in_a_header(value: str
         read_overrides([("response-content-disposition", value)], is_signed=True)
 
     assert caught.value.code == "InvalidArgument"
+
+
+@pytest.mark.parametrize("value", ["a\r\nset-cookie: x", "a\nb", "a\rb", "a\x00", "\x1fa", "a\x7f"])
+@pytest.mark.parametrize(
+    "name", ["content-type", "cache-control", "content-disposition", "x-amz-storage-class", "x-amz-meta-a"]
+)
+def test_read_metadata_refuses_when_a_value_holds_a_control_character(name: str, value: str) -> None:
+    """What no answer could carry is never acknowledged."""
+    with pytest.raises(S3Error) as caught:
+        read_metadata({name: value})
+
+    assert (caught.value.code, caught.value.status) == ("InvalidArgument", 400)
+
+
+@pytest.mark.parametrize("name", ["a b", "a\r\nb", "a:b", "\u00e9", "\udce9"])
+def test_read_metadata_refuses_when_the_name_of_user_metadata_is_none_of_a_header(name: str) -> None:
+    """A name out of a query is checked as one out of a header already is."""
+    with pytest.raises(S3Error) as caught:
+        read_metadata({f"x-amz-meta-{name}": "v"})
+
+    assert caught.value.code == "InvalidArgument"
+
+
+def test_read_metadata_takes_a_tab_and_text_of_any_language() -> None:
+    """Only what no header can carry is refused."""
+    stored = read_metadata({"content-disposition": "a\tb \u4e8c \u0093", "x-amz-meta-a_b-c.d": "a\tb"})
+
+    assert dict(stored.headers)["content-disposition"] == "a\tb \u4e8c \u0093"
+    assert stored.user_metadata == (("a_b-c.d", "a\tb"),)

@@ -131,3 +131,22 @@ def test_copy_headers_leave_out_the_source_and_the_signature() -> None:
         ("x-amz-meta-color", "red"),
         ("if-none-match", "*"),
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x-amz-meta-a", "v\r\nset-cookie: x"),
+        ("x-amz-meta-a", "\x00"),
+        ("X-Amz-Acl", "private\n"),
+        ("x-amz-meta-a b", "v"),
+        ("x-amz-meta-\r\nb", "v"),
+        ("x-amz-new:thing", "v"),
+    ],
+)
+def test_with_hoisted_refuses_when_a_parameter_can_be_no_header(name: str, value: str) -> None:
+    """Percent signs bring no line break into a header, whether it is stored or passed on."""
+    with pytest.raises(S3Error) as caught:
+        with_hoisted({"host": "h"}, [(name, value)])
+
+    assert (caught.value.code, caught.value.status) == ("InvalidArgument", 400)

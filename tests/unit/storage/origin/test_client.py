@@ -977,3 +977,200 @@ async def test_passed_write_with_a_body_is_sent_once() -> None:
         assert status == 200
         assert cut.value.outcome_unknown is True
         assert made.origin.requests_of("PutObject") == 2
+
+
+# --- Answers that make no sense --------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def raw_lane(answer: bytes) -> AsyncIterator[OriginClient]:
+    """Give the client of an origin that says the same bytes to everything, and ends the connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    clock = ImpatientClock()
+    client = OriginClient(
+        OriginSettings(f"http://127.0.0.1:{port}", read_attempts=1, stall_s=5.0, answer_s=5.0),
+        limiter=Limiter(LimiterSettings(), clock),
+        credentials=Rotating("AK"),
+        clock=clock,
+        rng=random.Random(7),
+    )
+    async with server, client:
+        yield client
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+ETAG = b'etag: "e"\r\n'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\xff\xfe\x00",
+        b"HTTP/1.1 200",
+        b"HTTP/1.1 99999 Odd\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+        OK + b"\r\n",
+        OK + ETAG + b"content-length: " + b"1" * 4301 + b"\r\n\r\n",
+        OK + ETAG + b"content-length: 9999999999999999999\r\n\r\n",
+        OK + ETAG + b"content-length: 5\r\n\r\nab",
+        OK + ETAG + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
+        OK + ETAG + b"transfer-encoding: chunked\r\n\r\n2\r\nabcd\r\n",
+        OK + ETAG + b"content-length: 2\r\nlast-modified: Wed, 32 Oct 0000 99:99:99 GMT\r\n\r\nab",
+        OK + b'etag: "\xe9"\r\ncontent-length: 2\r\nx-amz-meta-a: \xe9\r\n\r\nab',
+        OK + ETAG + b"set-cookie: \xff=\x01; expires=never\r\ncontent-length: 2\r\n\r\nab",
+        OK + ETAG + b"content-encoding: gzip\r\ncontent-length: 2\r\n\r\nab",
+        OK + b"content-length: 11\r\n\r\n<Error></Er",
+        b"HTTP/1.1 301 Moved\r\nlocation: \xff\xfe://\r\nx-amz-bucket-region: \xe9\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 400 Bad\r\ndate: Wed, 21 Oct 0000 07:28:00 GMT\r\ncontent-length: 53\r\n\r\n"
+        b"<Error><Code>RequestTimeTooSkewed</Code></Error>     ",
+        b"HTTP/1.1 503 Slow\r\nretry-after: " + b"9" * 5000 + b"\r\ncontent-length: 0\r\n\r\n",
+    ],
+)
+async def test_no_answer_ends_the_gateway_whatever_it_is(answer: bytes) -> None:
+    """Every operation succeeds or fails with an error that storage knows; nothing else comes out."""
+    async with raw_lane(answer) as client:
+
+        async def read() -> None:
+            async with client.get_object(NAME) as opened:
+                async for _ in opened.chunks():
+                    pass
+
+        calls: tuple[Callable[[], Awaitable[object]], ...] = (
+            read,
+            lambda: client.head_object(NAME),
+            lambda: client.list_objects_v2("data"),
+            lambda: client.put_object(NAME, (), body_of(b"abc")),
+            lambda: client.copy_object(NAME, NAME),
+        )
+        for call in calls:
+            try:
+                await call()
+            except StorageError:
+                continue
+
+
+async def test_text_is_told_as_text_when_an_origin_sends_latin_1() -> None:
+    """A description with bytes that are no UTF-8 can be stored as a record."""
+    head = OK + b'etag: "e\xe9"\r\ncontent-length: 2\r\ncontent-disposition: Z\xfcrich\r\nx-amz-meta-a: \xe9\r\n\r\n'
+    async with raw_lane(head) as client:
+        described = await client.head_object(NAME)
+
+        assert described is not None
+        assert (described.etag, described.user_metadata) == ("e\u00e9", (("a", "\u00e9"),))
+        assert described.headers == (("content-disposition", "Z\u00fcrich"),)
+
+
+@pytest.mark.parametrize("problem", [ValueError("odd"), KeyError("missing"), AssertionError("not so")])
+async def test_answer_is_bad_when_reading_it_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, problem: Exception
+) -> None:
+    """Whatever our reading of an answer trips over is the answer's fault, and the log names the operation."""
+
+    def trip(*_: object) -> None:
+        raise problem
+
+    async with lane() as made:
+        stored = made.origin.store.put("data", NAME.key, b"abc")
+        monkeypatch.setattr("storage.origin.client.parse_list_page", trip)
+        monkeypatch.setattr("storage.origin.calls.failure_of", trip)
+        monkeypatch.setattr("storage.origin.answers.parse_checksums", trip)
+
+        with pytest.raises(OriginUnavailableError) as listed:
+            await made.client.list_objects_v2("data")
+        with pytest.raises(OriginUnavailableError) as refused:
+            await made.client.head_object(ObjectName("data", "nothing"))
+        with pytest.raises(OriginUnavailableError) as put:
+            await made.client.put_object(NAME, (), body_of(b"abc"), if_match=stored.etag)
+
+        assert {error.value.code for error in (listed, refused, put)} == {"BadAnswer"}
+        assert put.value.outcome_unknown is True
+        assert "ListObjectsV2" in caplog.text
+
+
+async def test_call_fails_as_unavailable_when_the_client_is_closed() -> None:
+    """A call that comes after the end finds no origin."""
+    async with lane() as made:
+        await made.client.__aexit__()
+
+        with pytest.raises(OriginUnavailableError) as closed:
+            await made.client.head_object(NAME)
+
+        assert (closed.value.code, closed.value.outcome_unknown) == ("Connection", False)
+
+
+async def test_headers_are_signed_as_they_are_sent_when_a_client_sends_latin_1() -> None:
+    """What is no UTF-8 goes out as text, so that the signature is of what the origin sees."""
+    async with lane() as made:
+        await made.client.put_object(NAME, (("content-disposition", "Z\udcfcrich"),), body_of(b"abc"))
+
+        described = await made.client.head_object(NAME)
+
+        assert described is not None
+        assert dict(described.headers)["content-disposition"] == "Z\u00fcrich"
+
+
+# --- Covered by what is cached -----------------------------------------------------------------------------------------------
+
+
+async def test_covered_head_is_not_retried_when_the_origin_fails() -> None:
+    """Whoever has a stale version to serve hears of the failure at once."""
+    async with lane() as made:
+        made.origin.store.put("data", NAME.key, b"abc")
+        made.origin.faults.add(Fault(status=500, times=-1))
+
+        with pytest.raises(OriginUnavailableError):
+            await made.client.head_object(NAME, is_covered=True)
+
+        assert (made.origin.requests_of("HeadObject"), made.clock.slept) == (1, [])
+
+
+async def test_covered_head_ends_in_time_when_the_origin_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A black hole costs the covered time and no more, and tells the limiter."""
+    monkeypatch.setattr("storage.origin.client.COVERED_ANSWER_S", 0.2)
+    async with lane() as made:
+        made.origin.faults.add(Fault(delay_s=20.0, times=-1))
+
+        async with asyncio.timeout(2.0):
+            with pytest.raises(OriginUnavailableError) as silent:
+                await made.client.head_object(NAME, is_covered=True)
+
+        assert silent.value.code == "Timeout"
+        assert made.client.counters.requests == {("HeadObject", "timeout"): 1}
+
+
+async def test_covered_head_ends_in_time_when_all_slots_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the limiter counts too: a black hole fills it with calls that wait."""
+    monkeypatch.setattr("storage.origin.client.COVERED_ANSWER_S", 0.2)
+    async with lane() as made:
+        monkeypatch.setattr(made.limiter, "enter", wait_for_ever)
+
+        async with asyncio.timeout(2.0):
+            with pytest.raises(OriginUnavailableError) as full:
+                await made.client.head_object(NAME, is_covered=True)
+
+        assert full.value.code == "Timeout"
+        assert made.origin.requests_of("HeadObject") == 0
+
+
+async def wait_for_ever(*_: object) -> Demand:
+    """Let nobody in."""
+    await asyncio.Event().wait()
+    raise AssertionError("nobody gets here")
+
+
+async def test_covered_head_is_answered_over_a_dead_connection() -> None:
+    """A pooled connection that died is replaced, as for any read."""
+    async with lane() as made:
+        stored = made.origin.store.put("data", NAME.key, b"abc")
+        await made.client.head_object(NAME)
+        made.origin.cut_idle_connections()
+
+        assert await made.client.head_object(NAME, if_none_match=stored.etag, is_covered=True) is None

@@ -18,7 +18,7 @@ from storage.origin.admission import Limiter
 from storage.origin.control import ControlLane
 from storage.origin.credentials import Credentials
 from storage.origin.endpoint import OriginSettings, Regions
-from storage.origin.facts import FactsSource, needs_write_through
+from storage.origin.facts import FactsSource
 from storage.origin.limiter import LimiterSettings
 from tests.fakes.origin_faults import Fault
 from tests.fakes.origin_server import FakeOrigin
@@ -84,8 +84,9 @@ async def test_facts_come_from_the_documents() -> None:
         facts = [await source.ask(name) for name in ("data", "kms", "versions", "sse", "lock", "nowhere")]
 
         assert [fact.exists for fact in facts] == [True, True, True, True, True, False]
-        assert [needs_write_through(fact) for fact in facts] == [False, True, True, False, True, False]
-        assert facts[3].default_encryption == "AES256"
+        assert [fact.default_encryption for fact in facts] == ["", "aws:kms", "", "AES256", "", ""]
+        assert [fact.is_versioned for fact in facts] == [False, False, True, False, False, False]
+        assert [fact.has_object_lock for fact in facts] == [False, False, False, False, True, False]
 
 
 async def test_region_of_a_bucket_elsewhere_is_learnt() -> None:
@@ -158,3 +159,25 @@ async def test_no_answer_is_unavailable(fault: Fault, code: str) -> None:
             await control.list_buckets()
 
         assert away.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("operation", "problem"),
+    [("convert", ValueError("odd")), ("convert", KeyError("missing")), ("cast", RuntimeError("no parser"))],
+)
+async def test_answer_is_bad_when_reading_it_fails(
+    monkeypatch: pytest.MonkeyPatch, operation: str, problem: Exception
+) -> None:
+    """Whatever our reading of an answer, or aiobotocore's, trips over is the answer's fault."""
+
+    def trip(*_: object) -> None:
+        raise problem
+
+    async with lane() as (_, control, _limiter):
+        target = "storage.origin.control.msgspec.convert" if operation == "convert" else "storage.origin.control.cast"
+        monkeypatch.setattr(target, trip)
+
+        with pytest.raises(OriginUnavailableError) as bad:
+            await control.list_buckets()
+
+        assert bad.value.code == "BadAnswer"

@@ -230,3 +230,32 @@ def test_keys_that_xml_cannot_carry_are_known(key: str, can: bool) -> None:
 def test_what_is_no_date_is_zero(text: str) -> None:
     """A listing without a usable date still lists."""
     assert iso_date_s(text) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0000-10-21T07:28:00Z", "2015-13-21T07:28:00Z", "2015-10-32T07:28:00Z", "2015-10-21T25:28:00Z"],
+)
+def test_date_is_zero_when_there_is_no_such_time(text: str) -> None:
+    """A date that no calendar has counts as not told."""
+    assert iso_date_s(text) == 0
+
+
+@pytest.mark.parametrize("digits", ["9" * 19, "1" * 4301])
+def test_document_is_bad_when_a_number_in_it_is_no_size(digits: str) -> None:
+    """A number that no object can have is a wrong answer, not an error of ours."""
+    body = f"<ListBucketResult><Contents><Key>a</Key><Size>{digits}</Size></Contents></ListBucketResult>"
+
+    with pytest.raises(OriginUnavailableError) as refused:
+        parse_list_page(body.encode())
+
+    assert refused.value.code == "BadAnswer"
+
+
+def test_result_has_no_control_characters_when_the_document_has() -> None:
+    """What becomes a header of ours later can stand in one."""
+    body = b"<CopyObjectResult><ETag>a\n\tb</ETag><ChecksumCRC32>AA\n==</ChecksumCRC32></CopyObjectResult>"
+
+    completed = parse_completed(body)
+
+    assert (completed.etag, completed.checksums[0].value) == ("a\tb", "AA==")

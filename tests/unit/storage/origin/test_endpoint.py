@@ -62,3 +62,12 @@ def test_regions_are_learnt_and_bounded() -> None:
     assert news == [True, False, False]
     assert regions.of("bucket-5") == "eu-west-1"
     assert regions.of("b") == "us-east-1"
+
+
+@pytest.mark.parametrize("region", ["", "a/b", "eu west", "x" * 64, "r\udce9gion", "a:80", "a\n"])
+def test_regions_learn_nothing_when_text_is_no_region(region: str) -> None:
+    """What would end up in a host name and a signature has to look like a region."""
+    regions = Regions("us-east-1")
+
+    assert regions.learn("data", region) is False
+    assert regions.of("data") == "us-east-1"

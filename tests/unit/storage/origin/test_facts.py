@@ -9,7 +9,7 @@ from storage.errors import (
     OriginUnavailableError,
     StorageError,
 )
-from storage.origin.facts import FactsSource, Told, decide, needs_write_through
+from storage.origin.facts import FactsSource, Told, decide
 
 DENIED = OriginSuspendedError("no", status=403, code="AccessDenied")
 NOT_CONFIGURED = OriginRefusedError("none", status=404, code="ObjectLockConfigurationNotFoundError")
@@ -50,23 +50,24 @@ class Origin:
 
 
 @pytest.mark.parametrize(
-    ("bucket", "told", "through", "is_md5"),
+    ("bucket", "told", "is_plain", "is_md5"),
     [
-        ("data", Told(), False, True),
-        ("data", Told(encryption="AES256", versioning="", has_object_lock=False), False, True),
-        ("data", Told(encryption="aws:kms"), True, False),
-        ("data", Told(encryption="aws:kms:dsse"), True, False),
-        ("data", Told(versioning="Enabled"), True, True),
-        ("data", Told(versioning="Suspended"), True, True),
-        ("data", Told(has_object_lock=True), True, True),
-        ("data--use1-az4--x-s3", Told(), True, False),
+        ("data", Told(), True, True),
+        ("data", Told(encryption="AES256", versioning="", has_object_lock=False), True, True),
+        ("data", Told(encryption="aws:kms"), False, False),
+        ("data", Told(encryption="aws:kms:dsse"), False, False),
+        ("data", Told(versioning="Enabled"), False, True),
+        ("data", Told(versioning="Suspended"), False, True),
+        ("data", Told(has_object_lock=True), False, True),
+        ("data--use1-az4--x-s3", Told(), False, False),
     ],
 )
-def test_facts_decide_who_answers_a_write(bucket: str, told: Told, through: bool, is_md5: bool) -> None:
-    """Versions, KMS, lock and directory buckets need the origin; SSE-S3 and silence do not."""
+def test_facts_say_what_a_bucket_is(bucket: str, told: Told, is_plain: bool, is_md5: bool) -> None:
+    """Versions, KMS, lock and directory buckets are no plain buckets; with SSE-S3, or told nothing of, one is."""
     facts = decide(bucket, told, 7.0)
 
-    assert needs_write_through(facts) is through
+    is_unmarked = not facts.is_versioned and not facts.has_object_lock
+    assert (is_unmarked and facts.etag_is_md5) is is_plain
     assert facts.etag_is_md5 is is_md5
     assert facts.asked_at_s == 7.0
 
@@ -92,7 +93,7 @@ async def test_what_is_not_told_counts_as_plain(refusal: OriginError) -> None:
     facts = await source.ask("data")
 
     assert facts.exists is True
-    assert needs_write_through(facts) is False
+    assert (facts.is_versioned, facts.default_encryption, facts.has_object_lock) == (False, "", False)
 
 
 @pytest.mark.parametrize("question", ["head", "versioning"])

@@ -94,3 +94,12 @@ def test_region_is_told_by_header_or_document() -> None:
     assert told_region({"x-amz-bucket-region": "us-west-2"}, body) == "us-west-2"
     assert told_region({}, body) == "eu-west-1"
     assert told_region({}, b"") == ""
+
+
+@pytest.mark.parametrize("region", ["evil/host", "r\udce9gion", "a b"])
+def test_no_region_is_told_when_the_text_is_none(region: str) -> None:
+    """Neither a header nor a document can bring another text into host names and signatures."""
+    body = f"<Error><Code>PermanentRedirect</Code><Region>{region}</Region></Error>"
+
+    assert told_region({"x-amz-bucket-region": region}, b"") == ""
+    assert told_region({}, body.encode("utf-8", "surrogatepass")) == ""

@@ -1,11 +1,14 @@
+import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
 from storage.errors import ObjectChangedError, OriginUnavailableError
 from storage.origin.wire import (
+    OriginObject,
     check_answer,
     copy_source,
     http_date_s,
+    kept_text,
     object_headers,
     parse_content_range,
     parse_object,
@@ -251,3 +254,81 @@ def test_copy_source_is_encoded_once() -> None:
         "x-amz-copy-source",
         "/b/a%20b/%C3%BC%252F?versionId=v%2F1",
     )
+
+
+# --- What an origin may say that is not true -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Wed, 21 Oct 0000 07:28:00 GMT",
+        "Wed, 32 Oct 2015 07:28:00 GMT",
+        "Wed, 31 Feb 2015 07:28:00 GMT",
+        "Wed, 21 Oct 2015 24:28:00 GMT",
+        "Wed, 21 Oct 2015 07:28:61 GMT",
+        "Thu, 01 Jan 1601 00:00:00 GMT",
+        "Wed, 21 Oct 99999 07:28:00 GMT",
+        "Wed, 21 Oct 2015 07:28:00 +9999999",
+        "9" * 5000,
+    ],
+)
+def test_http_date_is_none_when_there_is_no_such_time(text: str) -> None:
+    """A date that no calendar has counts as not told, and so does one before the epoch."""
+    assert http_date_s(text) == 0
+
+
+def test_http_date_is_read_when_its_second_is_a_leap_second() -> None:
+    """Second 60 belongs to the next minute."""
+    assert http_date_s("Tue, 30 Jun 2015 23:59:60 GMT") == 1435708800
+
+
+@given(st.text(max_size=40))
+def test_http_date_never_raises(text: str) -> None:
+    """Whatever stands there, it is a time or none."""
+    assert http_date_s(text) >= 0
+
+
+@pytest.mark.parametrize("digits", ["9" * 19, "1" * 4301, "٣"])
+def test_answer_is_bad_when_its_length_is_no_size(digits: str) -> None:
+    """A number that no object can have is a wrong answer, not an error of ours."""
+    with pytest.raises(OriginUnavailableError) as length:
+        check_answer(200, {**WHOLE, "content-length": digits}, wanted=None)
+    with pytest.raises(OriginUnavailableError) as size:
+        parse_content_range(f"bytes 0-1/{digits}")
+
+    assert (length.value.code, size.value.code) == ("BadAnswer", "BadAnswer")
+
+
+@pytest.mark.parametrize(
+    ("received", "kept"),
+    [
+        (b'attachment; filename="a.txt"', 'attachment; filename="a.txt"'),
+        ('filename="Z\u00fcrich"'.encode(), 'filename="Z\u00fcrich"'),
+        ('filename="Z\u00fcrich"'.encode("latin-1"), 'filename="Z\u00fcrich"'),
+        (b"a\tb\x01\x7f", "a\tb"),
+    ],
+)
+def test_text_of_an_answer_can_be_stored_and_sent_on(received: bytes, kept: str) -> None:
+    """Bytes are UTF-8, or Latin-1 where they are none; what no header may hold is left out."""
+    text = received.decode("utf-8", "surrogateescape")
+    names = ("content-disposition", "x-amz-version-id", "x-amz-storage-class", "x-amz-checksum-crc32")
+    headers = {**dict.fromkeys(names, text), "x-amz-meta-a": text, "etag": f'"{text}"'}
+
+    described = parse_object(headers, size=1, is_whole=True)
+
+    assert dict(described.headers)["content-disposition"] == kept
+    assert described.user_metadata == (("a", kept),)
+    assert (described.version_id, described.storage_class) == (kept, kept)
+    assert described.checksums[0].value == kept
+    assert described.etag == kept.strip('"')
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(described), type=OriginObject) == described
+
+
+@given(st.binary(max_size=30))
+def test_text_of_an_answer_is_unicode_whatever_its_bytes(raw: bytes) -> None:
+    """A record with it can always be written."""
+    text = kept_text(raw.decode("utf-8", "surrogateescape"))
+
+    assert text.encode().decode() == text
+    assert not any((char < " " and char != "\t") or char == "\x7f" for char in text)
