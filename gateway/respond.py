@@ -136,14 +136,16 @@ class Wire:
     async def writable(self) -> None:
         """Wait until the duplicate takes bytes, or raise ConnectionError when the connection ends."""
         loop = asyncio.get_running_loop()
-        descriptor = self.duplicate().fileno()
+        duplicate = self.duplicate()
         self._writable = loop.create_future()
-        loop.add_writer(descriptor, _resolve, self._writable)
+        loop.add_writer(duplicate.fileno(), _resolve, self._writable)
         try:
             await self._writable
         finally:
             self._writable = None
-            loop.remove_writer(descriptor)
+            # `lost` has ended the watch and closed the duplicate: its number may be another connection's by now.
+            if self._duplicate is duplicate:
+                loop.remove_writer(duplicate.fileno())
 
     def abort(self) -> None:
         """End the connection at once; the client sees that the answer is not complete."""

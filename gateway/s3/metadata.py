@@ -51,6 +51,10 @@ RESPONSE_OVERRIDES: Final[Mapping[str, str]] = {
 
 HeaderPairs = tuple[tuple[str, str], ...]
 
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""RFC 9110 section 5.6.2, a token."""
+
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 
 
@@ -60,6 +64,20 @@ class StoredMetadata(msgspec.Struct, frozen=True):
     headers: HeaderPairs
     user_metadata: HeaderPairs
     tags: str
+
+
+def check_header(name: str, value: str) -> None:
+    """Refuse what can stand in no header: a name that is no token, a value with a control character other than the tab.
+
+    A header of the request holds neither, as a rule; one that was moved into the query may hold anything.
+
+    Raises:
+        S3Error: InvalidArgument (400).
+    """
+    if not _HEADER_NAME.fullmatch(name):
+        raise S3Error(ErrorCode.INVALID_ARGUMENT, "A parameter cannot be the name of a header.")
+    if _CONTROL.search(value):
+        raise S3Error(ErrorCode.INVALID_ARGUMENT, f"The value of {name} holds a control character.")
 
 
 def read_metadata(headers: Mapping[str, str]) -> StoredMetadata:
@@ -139,6 +157,8 @@ def mail_safe(text: str) -> str:
 
 def _system_headers(headers: Mapping[str, str]) -> HeaderPairs:
     stored = {name: header_text(headers[name]) for name in SYSTEM_HEADERS if headers.get(name)}
+    for name, value in stored.items():
+        check_header(name, value)
     stored.setdefault("content-type", DEFAULT_CONTENT_TYPE)
     if "content-encoding" in stored:
         stored["content-encoding"] = _without_aws_chunked(stored["content-encoding"])
@@ -154,11 +174,10 @@ def _without_aws_chunked(content_encoding: str) -> str:
 
 
 def _user_metadata(headers: Mapping[str, str]) -> HeaderPairs:
-    texts = [
-        (name.removeprefix(USER_METADATA_PREFIX), header_text(value))
-        for name, value in headers.items()
-        if name.startswith(USER_METADATA_PREFIX)
-    ]
+    sent = [(name, value) for name, value in headers.items() if name.startswith(USER_METADATA_PREFIX)]
+    for name, value in sent:
+        check_header(name, value)
+    texts = [(name.removeprefix(USER_METADATA_PREFIX), header_text(value)) for name, value in sent]
     size = sum(len(name.encode()) + len(text.encode()) for name, text in texts)
     if size > USER_METADATA_BYTES_MAX:
         raise S3Error(

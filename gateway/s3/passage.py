@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gateway.s3.checksums import CHECKSUM_HEADERS
-from gateway.s3.metadata import STORAGE_CLASS, SYSTEM_HEADERS, USER_METADATA_PREFIX
+from gateway.s3.metadata import STORAGE_CLASS, SYSTEM_HEADERS, USER_METADATA_PREFIX, check_header
 
 CONDITIONAL_HEADERS: Final = frozenset(
     {"if-match", "if-none-match", "if-modified-since", "if-unmodified-since"}
@@ -117,9 +117,14 @@ def with_hoisted(headers: Mapping[str, str], query: Iterable[tuple[str, str]]) -
     Args:
         headers: Lower-case names.
         query: Decoded parameters.
+
+    Raises:
+        S3Error: InvalidArgument (400), one of them can stand in no header.
     """
     lowered = ((name.lower(), value) for name, value in query)
     hoisted = {name: value for name, value in lowered if _is_hoisted(name)}
+    for name, value in hoisted.items():
+        check_header(name, value)
     return {**hoisted, **headers} if hoisted else headers
 
 

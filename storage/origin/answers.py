@@ -9,7 +9,14 @@ import msgspec
 
 from storage.origin.calls import Answer, ErrorAnswer, completed
 from storage.origin.documents import DeleteResult, parse_completed
-from storage.origin.wire import CheckedAnswer, OriginObject, bad_answer, parse_checksums, unquote_etag
+from storage.origin.wire import (
+    CheckedAnswer,
+    OriginObject,
+    bad_answer,
+    kept_text,
+    parse_checksums,
+    unquote_etag,
+)
 from storage.types import ByteRange, Checksum
 
 Headers = tuple[tuple[str, str], ...]
@@ -114,7 +121,7 @@ async def written_without_etag(answer: Answer) -> WriteAnswer:
     headers = answer.headers
     return WriteAnswer(
         etag=unquote_etag(headers.get("etag", "")),
-        version_id=headers.get("x-amz-version-id", ""),
+        version_id=kept_text(headers.get("x-amz-version-id", "")),
         checksums=parse_checksums(headers),
         headers=_told(answer),
         is_earlier_unknown=answer.is_earlier_unknown,
@@ -126,7 +133,7 @@ async def made_by(answer: Answer) -> WriteAnswer:
     made = parse_completed(await completed(answer))
     return WriteAnswer(
         etag=made.etag,
-        version_id=answer.headers.get("x-amz-version-id", ""),
+        version_id=kept_text(answer.headers.get("x-amz-version-id", "")),
         checksums=made.checksums,
         last_modified_s=made.last_modified_s,
         headers=_told(answer),
@@ -136,4 +143,4 @@ async def made_by(answer: Answer) -> WriteAnswer:
 
 def _told(answer: Answer) -> Headers:
     lowered = ((name.lower(), value) for name, value in answer.headers.items())
-    return tuple((name, value) for name, value in lowered if name.startswith("x-amz-"))
+    return tuple((name, kept_text(value)) for name, value in lowered if name.startswith("x-amz-"))

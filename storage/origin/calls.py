@@ -10,9 +10,12 @@ Theory of operation. A `Call` is tried until it is answered or no step is left:
   error, and `is_earlier_unknown` of an answer that a remedy got after such an attempt, say so.
 """
 
+import asyncio
 import hashlib
+import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
@@ -35,9 +38,11 @@ from storage.origin.limiter import Budget, Feedback
 from storage.origin.retry import CREDENTIAL_CODES, RetryBudget, delay_s
 from storage.origin.signing import EMPTY_SHA256, UNSIGNED_PAYLOAD, SigningIdentity, sign_headers
 from storage.origin.transport import Attempt, Exchange, Transport
-from storage.origin.wire import OutgoingBody, http_date_s
+from storage.origin.wire import OutgoingBody, bad_answer, header_text, http_date_s
 from storage.stats import charge_origin
 from storage.types import Priority
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -53,6 +58,8 @@ class Call(msgspec.Struct, frozen=True, gc=False):
         is_read: It changes nothing, so that it may be retried.
         is_idempotent: Sent twice it leaves what it leaves sent once, so that a dead connection may be replaced.
         bytes_hint: Body bytes that it will move, for the byte budget.
+        within_s: Longest time until the head of its answer, all waits included; it is not retried then. None: as the
+            settings say. For calls without a streamed body.
     """
 
     operation: str
@@ -66,6 +73,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     is_read: bool = True
     is_idempotent: bool = True
     bytes_hint: int = 0
+    within_s: float | None = None
 
     @property
     def has_repeatable_body(self) -> bool:
@@ -140,6 +148,7 @@ class History:
         "remedies",
         "told_region",
         "unknown",
+        "until_s",
         "used_region",
     )
 
@@ -153,6 +162,7 @@ class History:
         self.used_region = ""
         self.told_region = ""
         self.answer: ErrorAnswer | None = None
+        self.until_s: float | None = None
 
     def first(self, remedy: str) -> bool:
         """Take a remedy if it was not taken before."""
@@ -206,8 +216,9 @@ class Caller:
     ) -> T:
         """Send a call until it is answered with success, and give what `use` makes of the answer.
 
-        `use` closes the answer or returns what does; a retryable error that it raises counts as the attempt's. After an
-        error answer, `history.answer` is what was received.
+        `use` closes the answer or returns what does; a retryable error that it raises counts as the attempt's, and any
+        error that is not of storage makes the answer a bad one. After an error answer, `history.answer` is what was
+        received.
 
         Raises:
             NoSuchKeyError, NoSuchBucketError, NoSuchUploadError: As the origin says.
@@ -215,11 +226,14 @@ class Caller:
             OverloadedError: The limiter's queue is full or too slow; nothing was sent by that attempt.
         """
         history = history or History()
+        if call.within_s is not None:
+            history.until_s = asyncio.get_running_loop().time() + call.within_s
         while True:
             try:
                 answer = await self._attempt(call, history)
                 try:
-                    return await use(answer)
+                    with answer_read(call.operation):
+                        return await use(answer)
                 except BaseException:
                     answer.close()
                     raise
@@ -237,17 +251,16 @@ class Caller:
 
     async def _attempt(self, call: Call, history: History) -> Answer:
         history.attempts += 1
-        history.attempt = attempt = Attempt()
+        history.attempt = attempt = Attempt(history.until_s)
         history.told_region = ""
         history.answer = None
-        history.credentials = await self._credentials.credentials()
-        budget = Budget.FLUSH if call.priority in _FLUSHING else Budget.GENERAL
-        ticket = await self._limiter.admit(call.priority, call.bytes_hint, budget).acquire()
+        ticket = await self._admitted(call, history)
         started_s = self._clock.monotonic_s()
         try:
-            exchange = await self._send(call, history, history.credentials, attempt)
+            exchange = await self._send(call, history, attempt)
             self._count(call, str(exchange.status), started_s)
-            await self._raise_if_refused(call, history, exchange)
+            with answer_read(call.operation):
+                await self._raise_if_refused(call, history, exchange)
         except BaseException as error:
             if isinstance(error, OriginError) and error.status == 0:
                 self._count(call, error.code.lower(), started_s)
@@ -262,14 +275,26 @@ class Caller:
         self._budget.succeeded()
         return Answer(exchange, ticket, self.counters, history)
 
+    async def _admitted(self, call: Call, history: History) -> Ticket:
+        """Get the keys to sign with and the limiter's leave to send."""
+        budget = Budget.FLUSH if call.priority in _FLUSHING else Budget.GENERAL
+        try:
+            async with asyncio.timeout_at(history.until_s):
+                history.credentials = await self._credentials.credentials()
+                return await self._limiter.admit(call.priority, call.bytes_hint, budget).acquire()
+        except TimeoutError as error:
+            raise OriginUnavailableError(
+                "no turn to ask the origin in time", status=0, code="Timeout"
+            ) from error
+
     def _count(self, call: Call, status: str, started_s: float) -> None:
         duration_s = self._clock.monotonic_s() - started_s
         self.counters.count(call.operation, status, duration_s)
         charge_origin(duration_s)
 
-    async def _send(
-        self, call: Call, history: History, credentials: Credentials, attempt: Attempt
-    ) -> Exchange:
+    async def _send(self, call: Call, history: History, attempt: Attempt) -> Exchange:
+        credentials = history.credentials
+        assert credentials is not None, "credentials come before admission"
         history.used_region = region = self.regions.of(call.bucket)
         where = address(self._settings, call.bucket, call.key, call.query, region=region)
         identity = SigningIdentity(
@@ -314,7 +339,7 @@ class Caller:
         is_remedied = self._remedy(call, history, failure)
         if is_remedied and call.has_repeatable_body:
             return 0.0
-        if not call.is_read or not isinstance(failure, OriginUnavailableError):
+        if not call.is_read or call.within_s is not None or not isinstance(failure, OriginUnavailableError):
             return None
         if history.attempts >= self._settings.read_attempts or not self._budget.try_spend(
             self._clock.monotonic_s()
@@ -337,6 +362,22 @@ class Caller:
         return False
 
 
+@contextmanager
+def answer_read(operation: str) -> Iterator[None]:
+    """Make whatever reading an answer trips over the answer's fault, so that none can end more than its own call.
+
+    Raises:
+        OriginUnavailableError: Code BadAnswer, in place of any error that is not of storage.
+    """
+    try:
+        yield
+    except StorageError:
+        raise
+    except Exception as error:
+        log.exception("the origin's answer to %s cannot be read", operation)
+        raise bad_answer(f"{operation}: {error!r:.200}") from error
+
+
 async def completed(answer: Answer) -> bytes:
     """Give the document of a write's answer; for `Caller.run`.
 
@@ -352,7 +393,8 @@ async def completed(answer: Answer) -> bytes:
 
 def _signed(call: Call, where: Address, identity: SigningIdentity, wall_s: float) -> dict[str, str]:
     headers: dict[str, str] = {"host": where.host}
-    for name, value in call.headers:
+    for name, value_as_received in call.headers:
+        value = header_text(value_as_received)
         headers[name] = f"{headers[name]},{value}" if name in headers else value
     body = call.body
     if isinstance(body, OutgoingBody):

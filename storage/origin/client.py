@@ -58,6 +58,9 @@ from storage.types import ByteRange, ObjectName, Priority, RangeSpec
 SINGLE_DELETES_MAX: Final = 16
 """Deletes in flight of one batch where the origin knows no batches."""
 
+COVERED_ANSWER_S: Final = 5.0
+"""Longest wait for a description where a version that is cached already can be served without it."""
+
 _MAY_LAND: Final = "an earlier attempt may still land"
 
 _CHECKSUM_MODE: Final = ("x-amz-checksum-mode", "ENABLED")
@@ -144,11 +147,28 @@ class OriginClient(MultipartClient):
             answer.close()
 
     async def head_object(
-        self, name: ObjectName, *, if_none_match: str = "", priority: Priority = Priority.FOREGROUND
+        self,
+        name: ObjectName,
+        *,
+        if_none_match: str = "",
+        priority: Priority = Priority.FOREGROUND,
+        is_covered: bool = False,
     ) -> OriginObject | None:
-        """Describe an object; None where `if_none_match` names its current version."""
+        """Describe an object; None where `if_none_match` names its current version.
+
+        `is_covered` says that the caller can do without: no retry then, and OriginUnavailableError (Timeout) after
+        COVERED_ANSWER_S, the waits for admission and credentials included.
+        """
         headers = (*condition_headers("", if_none_match), _CHECKSUM_MODE)
-        call = Call("HeadObject", "HEAD", name.bucket, name.key, headers=headers, priority=priority)
+        call = Call(
+            "HeadObject",
+            "HEAD",
+            name.bucket,
+            name.key,
+            headers=headers,
+            priority=priority,
+            within_s=COVERED_ANSWER_S if is_covered else None,
+        )
 
         async def described(answer: Answer) -> OriginObject | None:
             answer.close()

@@ -27,6 +27,7 @@ from storage.errors import (
     StorageError,
 )
 from storage.origin.admission import Limiter
+from storage.origin.calls import answer_read
 from storage.origin.credentials import Credentials, CredentialSource
 from storage.origin.documents import ErrorDocument
 from storage.origin.endpoint import OriginSettings, Regions, address
@@ -224,6 +225,12 @@ class ControlLane:
         self, shape: type[T], bucket: str, call: Callable[[_S3], Awaitable[Mapping[str, object]]]
     ) -> T:
         """Make one call; once more where its answer told the region or the credentials were renewed."""
+        with answer_read(f"a question about bucket {bucket!r}"):
+            return await self._asked(shape, bucket, call)
+
+    async def _asked(
+        self, shape: type[T], bucket: str, call: Callable[[_S3], Awaitable[Mapping[str, object]]]
+    ) -> T:
         for is_last in (False, True):
             credentials = await self._credentials.credentials()
             region = self._regions.of(bucket)

@@ -54,8 +54,8 @@ class StaticCredentials:
 
 
 class _Frozen(Protocol):
-    access_key: str
-    secret_key: str
+    access_key: str | None
+    secret_key: str | None
     token: str | None
 
 
@@ -76,18 +76,13 @@ class ChainCredentials:
 
     async def credentials(self) -> Credentials:
         """Give the chain's keys, loading or refreshing them first where needed."""
-        chained = self._chained
-        if chained is None:
-            session = cast("_Session", get_session())  # aiobotocore has no types
-            chained = await session.get_credentials()
-            if chained is None:
-                raise OriginSuspendedError(
-                    "no credentials for the origin: set its keys or provide the standard AWS chain",
-                    status=0,
-                    code="NoCredentials",
-                )
-            self._chained = chained
-        frozen = await chained.get_frozen_credentials()
+        try:
+            frozen = await self._frozen()
+        except Exception as error:
+            # Links of the chain read files, run programs and ask other services: what they raise has no common base.
+            raise _none(f"the chain of credentials failed: {error!r:.500}") from error
+        if frozen is None or not frozen.access_key or not frozen.secret_key:
+            raise _none("set the origin's keys or provide the standard AWS chain")
         self._given = Credentials(frozen.access_key, frozen.secret_key, frozen.token or "")
         return self._given
 
@@ -96,3 +91,13 @@ class ChainCredentials:
         if credentials == self._given:
             self._chained = None
         return True
+
+    async def _frozen(self) -> _Frozen | None:
+        if self._chained is None:
+            session = cast("_Session", get_session())  # aiobotocore has no types
+            self._chained = await session.get_credentials()
+        return None if self._chained is None else await self._chained.get_frozen_credentials()
+
+
+def _none(reason: str) -> OriginSuspendedError:
+    return OriginSuspendedError(f"no credentials for the origin: {reason}", status=0, code="NoCredentials")

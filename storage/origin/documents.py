@@ -5,7 +5,6 @@ namespace: some origins give none. An error may come with status 200 behind whit
 API_CompleteMultipartUpload, API_CopyObject), so every reader of a result looks for it first.
 """
 
-import calendar
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_plus
 from xml.sax.saxutils import escape
@@ -15,7 +14,7 @@ from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import ParseError, fromstring
 
 from storage.errors import OriginUnavailableError
-from storage.origin.wire import bad_answer, unquote_etag
+from storage.origin.wire import bad_answer, kept_text, number, unquote_etag, utc_s
 from storage.types import Checksum, ChecksumAlgorithm, ChecksumType
 
 if TYPE_CHECKING:
@@ -295,7 +294,8 @@ def iso_date_s(text: str) -> int:
     fields = (text[0:4], text[5:7], text[8:10], text[11:13], text[14:16], text[17:19])
     if not text.endswith("Z") or text[10:11] != "T" or not all(f.isascii() and f.isdigit() for f in fields):
         return 0
-    return calendar.timegm(tuple(map(int, fields)))
+    year, month, day, hour, minute, second = map(int, fields)
+    return utc_s(year, month, day, hour, minute, second)
 
 
 # --- Reading elements ----------------------------------------------------------------------------------------------------
@@ -335,10 +335,11 @@ def _children(element: "Element", name: str) -> "list[Element]":
 
 def _number(element: "Element", name: str, default: int | None = None) -> int:
     text = _text(element, name).strip()
-    if text.isascii() and text.isdigit():
-        return int(text)
+    read = number(text)
+    if read is not None:
+        return read
     if default is None or text:
-        raise bad_answer(f"{name} {text!r}")
+        raise bad_answer(f"{name} {text!r:.100}")
     return default
 
 
@@ -370,7 +371,7 @@ def _checksums(element: "Element") -> tuple[Checksum, ...]:
     told = _text(element, "ChecksumType")
     found = []
     for name in ChecksumAlgorithm:
-        value = _text(element, f"Checksum{name}")
+        value = kept_text(_text(element, f"Checksum{name}"))
         if value:
             composite = told == ChecksumType.COMPOSITE or (not told and "-" in value)
             kind = ChecksumType.COMPOSITE if composite else ChecksumType.FULL_OBJECT

@@ -18,6 +18,7 @@ REGIONS_MAX: Final = 10_000
 _AWS_HOST: Final = re.compile(
     r"^s3(?P<flavour>-fips)?(?P<dualstack>\.dualstack)?(?:[.-](?P<region>[a-z0-9-]+))?\.(?P<suffix>amazonaws\.com(?:\.cn)?)$"
 )
+_REGION: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
 _DNS_BUCKET: Final = re.compile(r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$")
 
 
@@ -107,6 +108,11 @@ def address(
     )
 
 
+def is_region(text: str) -> bool:
+    """Say whether text can name a region: it becomes part of a host name and of signatures."""
+    return _REGION.fullmatch(text) is not None
+
+
 def encode_query(query: tuple[tuple[str, str], ...]) -> str:
     """Percent-encode a query in the order given. A flag such as `uploads` has an empty value, written `uploads=`."""
     return "&".join(f"{uri_encode(name)}={uri_encode(value)}" for name, value in query)
@@ -124,8 +130,8 @@ class Regions:
         return self._learnt.get(bucket, self._default)
 
     def learn(self, bucket: str, region: str) -> bool:
-        """Keep what the origin told; say whether it is news."""
-        if not bucket or not region or self.of(bucket) == region:
+        """Keep what the origin told; say whether it is news. What cannot be a region is none."""
+        if not bucket or not is_region(region) or self.of(bucket) == region:
             return False
         if len(self._learnt) >= REGIONS_MAX:
             del self._learnt[next(iter(self._learnt))]

@@ -68,15 +68,6 @@ def decide(bucket: str, told: Told, asked_at_s: float) -> BucketFacts:
     )
 
 
-def needs_write_through(facts: BucketFacts) -> bool:
-    """Say whether only the origin can answer a write into the bucket as it would: versions, KMS, lock, other ETags.
-
-    SSE-S3 (AES256) changes nothing that a client sees but a header; it does not need it.
-    """
-    is_kms = facts.default_encryption.startswith("aws:kms")
-    return facts.is_versioned or facts.has_object_lock or is_kms or not facts.etag_is_md5
-
-
 class FactsSource:
     """Asks the origin about buckets."""
 

@@ -16,6 +16,7 @@ from storage.errors import (
     StorageError,
 )
 from storage.origin.documents import ErrorDocument, parse_error
+from storage.origin.endpoint import is_region
 from storage.origin.retry import THROTTLE_CODES, Outcome, classify, is_outcome_unknown
 from storage.origin.wire import retry_after_s
 
@@ -99,10 +100,10 @@ def failure_in_success(body: bytes) -> StorageError | None:
 def told_region(headers: Mapping[str, str], body: bytes) -> str:
     """Find the region that an error answer names for the bucket; "" where it names none."""
     region = headers.get("x-amz-bucket-region", "")
-    if region:
-        return region
-    document = parse_error(body)
-    return "" if document is None else document.region
+    if not region:
+        document = parse_error(body)
+        region = "" if document is None else document.region
+    return region if is_region(region) else ""
 
 
 def _missing(status: int, document: ErrorDocument, body: bytes, *, has_key: bool) -> StorageError | None:

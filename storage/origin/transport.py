@@ -6,6 +6,7 @@ middleware, since it would resend a write whose outcome is unknown without anybo
 """
 
 import asyncio
+import logging
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from types import SimpleNamespace
@@ -18,6 +19,8 @@ from storage.errors import OriginError, OriginRefusedError, OriginUnavailableErr
 from storage.origin.endpoint import Address, OriginSettings
 from storage.origin.wire import OutgoingBody, bad_answer
 from storage.types import KIB
+
+log = logging.getLogger(__name__)
 
 CHUNK_BYTES_MAX: Final = 256 * KIB
 KEEP_ALIVE_S: Final = 15.0
@@ -32,15 +35,17 @@ class Attempt:
     """What is known of one attempt while it runs and after it failed.
 
     Attributes:
+        until_s: Loop time by which the answer has to begin; None where only the settings bound it.
         is_reused: It went over a connection that had served before.
         is_sent: There was a connection, so the request may have reached the origin.
         body_error: What the source of the body raised; the caller's own error, not the origin's.
         bytes_sent: Body bytes handed to the connection.
     """
 
-    __slots__ = ("body_error", "bytes_sent", "is_answered", "is_reused", "is_sent")
+    __slots__ = ("body_error", "bytes_sent", "is_answered", "is_reused", "is_sent", "until_s")
 
-    def __init__(self) -> None:
+    def __init__(self, until_s: float | None = None) -> None:
+        self.until_s = until_s
         self.is_reused = False
         self.is_sent = False
         self.is_answered = False
@@ -78,10 +83,11 @@ class Exchange:
         except TimeoutError as error:
             self.close()
             raise OriginUnavailableError("the origin stopped sending", status=0, code="Timeout") from error
-        except (aiohttp.ClientError, OSError) as error:
+        except Exception as error:
+            # aiohttp's errors of connection and framing, and what it raises where its session was closed meanwhile.
             self.close()
             raise OriginUnavailableError(
-                f"the answer broke off after {self.bytes_received} bytes: {error}",
+                f"the answer broke off after {self.bytes_received} bytes: {error!r:.200}",
                 status=0,
                 code="Incomplete",
             ) from error
@@ -159,7 +165,9 @@ class Transport:
         """
         try:
             response = await self._request(method, address, headers, body, attempt)
-        except (aiohttp.ClientError, OSError, _CutError, ValueError) as error:
+        except Exception as error:
+            if attempt.body_error is error:
+                raise
             if attempt.body_error is not None:
                 raise attempt.body_error from error
             raise _translated(error) from error
@@ -176,7 +184,10 @@ class Transport:
         assert self._session is not None, "open comes first"
         settings = self._settings
         url = URL(address.url, encoded=True)
-        async with asyncio.timeout(settings.connect_s + settings.answer_s) as deadline:
+        until_s = asyncio.get_running_loop().time() + settings.connect_s + settings.answer_s
+        if attempt.until_s is not None:
+            until_s = min(until_s, attempt.until_s)
+        async with asyncio.timeout_at(until_s) as deadline:
             try:
                 data: bytes | AsyncIterator[bytes] | None = None
                 if isinstance(body, OutgoingBody):
@@ -247,6 +258,9 @@ def _translated(error: Exception) -> OriginError:
         return OriginUnavailableError(f"not an HTTP answer: {error}", status=0, code="BadAnswer")
     if isinstance(error, ValueError) and not isinstance(error, (aiohttp.ClientError, OSError)):
         return OriginRefusedError(f"the request cannot be sent: {error}", status=400, code="InvalidArgument")
+    if not isinstance(error, (aiohttp.ClientError, OSError, _CutError)):
+        # A session that was closed meanwhile, or a fault of aiohttp's own.
+        log.error("the origin cannot be asked", exc_info=error)
     return OriginUnavailableError(f"no connection to the origin: {error}", status=0, code="Connection")
 
 

@@ -1,11 +1,11 @@
 """The origin's heads: headers of requests that carry an object, and what the headers of an answer say of it.
 
 Pure. HTTP's inclusive ranges exist here and nowhere else in storage. An answer is checked field by field before a byte of it
-is used: status, Content-Range, Content-Length, ETag.
+is used: status, Content-Range, Content-Length, ETag. Text of an answer passes `kept_text` before it is kept.
 """
 
-import calendar
 from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final, Protocol
 
@@ -75,6 +75,12 @@ _MONTHS: Final = {
         ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), start=1
     )
 }
+
+DIGITS_MAX: Final = 18
+"""Longer numbers are no sizes: they would not fit a record's 64 bits, and `int` refuses them from 4301 digits on."""
+
+_UNSENDABLE: Final = dict.fromkeys((*range(9), *range(10, 32), 127))
+"""Control characters but the tab: no header may hold them (RFC 9110 section 5.5)."""
 
 _CHECKSUM_HEADERS: Final = tuple((f"{CHECKSUM_PREFIX}{name.lower()}", name) for name in ChecksumAlgorithm)
 
@@ -233,10 +239,10 @@ def parse_object(headers: Mapping[str, str], *, size: int, is_whole: bool) -> Or
         headers=_stored(headers),
         user_metadata=_user_metadata(headers),
         checksums=parse_checksums(headers) if is_whole else (),
-        version_id=headers.get("x-amz-version-id", ""),
+        version_id=kept_text(headers.get("x-amz-version-id", "")),
         tag_count=_count(headers, "x-amz-tagging-count"),
-        storage_class=headers.get("x-amz-storage-class", "STANDARD"),
-        encryption=headers.get("x-amz-server-side-encryption", ""),
+        storage_class=kept_text(headers.get("x-amz-storage-class", "STANDARD")),
+        encryption=kept_text(headers.get("x-amz-server-side-encryption", "")),
         parts_count=_count(headers, "x-amz-mp-parts-count"),
         missing_meta=_count(headers, "x-amz-missing-meta"),
     )
@@ -277,18 +283,12 @@ def parse_content_range(text: str) -> tuple[ByteRange, int]:
     unit, _, rest = text.partition(" ")
     span, slash, size_text = rest.partition("/")
     first, dash, last = span.partition("-")
-    numbers = (first, last, size_text)
-    if (
-        unit.lower() != "bytes"
-        or not slash
-        or not dash
-        or not all(n.isascii() and n.isdigit() for n in numbers)
-    ):
-        raise bad_answer(f"Content-Range {text!r}")
-    start, stop, size = int(first), int(last) + 1, int(size_text)
-    if not start < stop <= size:
-        raise bad_answer(f"Content-Range {text!r}")
-    return ByteRange(start, stop), size
+    start, end, size = number(first), number(last), number(size_text)
+    if unit.lower() != "bytes" or not slash or not dash or start is None or end is None or size is None:
+        raise bad_answer(f"Content-Range {text!r:.100}")
+    if not start <= end < size:
+        raise bad_answer(f"Content-Range {text!r:.100}")
+    return ByteRange(start, end + 1), size
 
 
 def parse_checksums(headers: Mapping[str, str]) -> tuple[Checksum, ...]:
@@ -296,7 +296,7 @@ def parse_checksums(headers: Mapping[str, str]) -> tuple[Checksum, ...]:
     told = headers.get("x-amz-checksum-type", "")
     found = []
     for header, name in _CHECKSUM_HEADERS:
-        value = headers.get(header)
+        value = kept_text(headers.get(header, ""))
         if value:
             composite = told == ChecksumType.COMPOSITE or (not told and "-" in value)
             kind = ChecksumType.COMPOSITE if composite else ChecksumType.FULL_OBJECT
@@ -305,8 +305,33 @@ def parse_checksums(headers: Mapping[str, str]) -> tuple[Checksum, ...]:
 
 
 def unquote_etag(text: str) -> str:
-    """Take quotes off; a weak tag, as some proxies make them, is read as the strong one."""
-    return text.removeprefix("W/").strip('"')
+    """Take quotes off, and what cannot be kept; a weak tag, as some proxies make them, is read as the strong one."""
+    return kept_text(text).removeprefix("W/").strip('"')
+
+
+def header_text(value: str) -> str:
+    """Give a header value as aiohttp reads it as text: its bytes as UTF-8, or as Latin-1 where they are none.
+
+    aiohttp gives bytes that are no UTF-8 as lone surrogates, which no record can store and aiohttp itself leaves out when
+    it sends them.
+    """
+    if value.isascii():
+        return value
+    raw = value.encode("utf-8", "surrogateescape")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def kept_text(value: str) -> str:
+    """Give text of an answer as it can be stored and sent on: `header_text` without control characters but the tab."""
+    return value if value.isascii() and value.isprintable() else header_text(value).translate(_UNSENDABLE)
+
+
+def number(text: str) -> int | None:
+    """Read a count or size in decimal digits, at most DIGITS_MAX of them; None where it is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX else None
 
 
 def http_date_s(text: str) -> int:
@@ -315,11 +340,23 @@ def http_date_s(text: str) -> int:
         fields = (text[12:16], text[5:7], text[17:19], text[20:22], text[23:25])
         if all(field.isascii() and field.isdigit() for field in fields):
             year, day, hour, minute, second = map(int, fields)
-            return calendar.timegm((year, _MONTHS[text[8:11]], day, hour, minute, second))
+            return utc_s(year, _MONTHS[text[8:11]], day, hour, minute, second)
     try:
-        return int(parsedate_to_datetime(text).timestamp())
-    except (TypeError, ValueError, OverflowError):
+        return max(0, int(parsedate_to_datetime(text).timestamp()))
+    except (TypeError, ValueError, LookupError, OverflowError, OSError):
         return 0
+
+
+def utc_s(year: int, month: int, day: int, hour: int, minute: int, second: int) -> int:
+    """Give the seconds since the epoch of a time in UTC; 0 where there is no such time, or for one before the epoch.
+
+    Second 60 is a leap second and belongs to the next minute.
+    """
+    try:
+        minute_s = int(datetime(year, month, day, hour, minute, tzinfo=UTC).timestamp())
+    except (ValueError, OverflowError):
+        return 0
+    return max(0, minute_s + second) if second <= 60 else 0
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -341,14 +378,14 @@ def _resolve(wanted: ByteRange | RangeSpec, size: int) -> ByteRange | None:
 
 def _content_length(headers: Mapping[str, str]) -> int:
     text = headers.get("content-length", "")
-    if not text.isascii() or not text.isdigit():
-        raise bad_answer(f"Content-Length {text!r}")
-    return int(text)
+    length = number(text)
+    if length is None:
+        raise bad_answer(f"Content-Length {text!r:.100}")
+    return length
 
 
 def _count(headers: Mapping[str, str], name: str) -> int:
-    text = headers.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    return number(headers.get(name, "")) or 0
 
 
 def _stored(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -356,7 +393,7 @@ def _stored(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     for name in STORED_HEADERS + ANSWER_ONLY_HEADERS:
         value = headers.get(name)
         if value is not None:
-            kept.append((name, value))
+            kept.append((name, kept_text(value)))
     return tuple(kept)
 
 
@@ -365,5 +402,5 @@ def _user_metadata(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     for name, value in headers.items():
         lower = name.lower()
         if lower.startswith(META_PREFIX):
-            found.append((lower[len(META_PREFIX) :], value))
+            found.append((kept_text(lower[len(META_PREFIX) :]), kept_text(value)))
     return tuple(found)

@@ -389,16 +389,20 @@ async def test_another_connection_is_still_watched_when_one_is_lost() -> None:
             while near.send(bytes(65536)):
                 pass
         wire = Wire(SocketTransport(near))
-        waiting = asyncio.create_task(wire.writable())
-        await pause()
+        waiting = loop.create_task(wire.writable())
+        await pause(0)
         number = wire.duplicate().fileno()
 
         wire.lost()
         other = socket.socket(fileno=os.dup(far.fileno()))
         with other:
             assert other.fileno() == number
-            loop.add_writer(number, lambda: None)
+            is_writable = asyncio.Event()
+            loop.add_writer(number, is_writable.set)
             with pytest.raises(ConnectionResetError):
                 await waiting
+            is_writable.clear()
 
-            assert loop.remove_writer(number) is True
+            async with asyncio.timeout(1.0):
+                await is_writable.wait()
+            loop.remove_writer(number)

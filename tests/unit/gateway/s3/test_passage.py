@@ -1,5 +1,6 @@
 import pytest
 
+from gateway.s3.errors import S3Error
 from gateway.s3.passage import copy_headers, needs_origin, origin_headers, with_hoisted
 
 SDK_PUT = {

@@ -1029,8 +1029,10 @@ ETAG = b'etag: "e"\r\n'
         OK + ETAG + b"content-encoding: gzip\r\ncontent-length: 2\r\n\r\nab",
         OK + b"content-length: 11\r\n\r\n<Error></Er",
         b"HTTP/1.1 301 Moved\r\nlocation: \xff\xfe://\r\nx-amz-bucket-region: \xe9\r\ncontent-length: 0\r\n\r\n",
-        b"HTTP/1.1 400 Bad\r\ndate: Wed, 21 Oct 0000 07:28:00 GMT\r\ncontent-length: 53\r\n\r\n"
-        b"<Error><Code>RequestTimeTooSkewed</Code></Error>     ",
+        (
+            b"HTTP/1.1 400 Bad\r\ndate: Wed, 21 Oct 0000 07:28:00 GMT\r\ncontent-length: 53\r\n\r\n"
+            b"<Error><Code>RequestTimeTooSkewed</Code></Error>     "
+        ),
         b"HTTP/1.1 503 Slow\r\nretry-after: " + b"9" * 5000 + b"\r\ncontent-length: 0\r\n\r\n",
     ],
 )
@@ -1059,7 +1061,10 @@ async def test_no_answer_ends_the_gateway_whatever_it_is(answer: bytes) -> None:
 
 async def test_text_is_told_as_text_when_an_origin_sends_latin_1() -> None:
     """A description with bytes that are no UTF-8 can be stored as a record."""
-    head = OK + b'etag: "e\xe9"\r\ncontent-length: 2\r\ncontent-disposition: Z\xfcrich\r\nx-amz-meta-a: \xe9\r\n\r\n'
+    head = (
+        OK
+        + b'etag: "e\xe9"\r\ncontent-length: 2\r\ncontent-disposition: Z\xfcrich\r\nx-amz-meta-a: \xe9\r\n\r\n'
+    )
     async with raw_lane(head) as client:
         described = await client.head_object(NAME)
 

@@ -174,7 +174,11 @@ async def test_answer_is_bad_when_reading_it_fails(
         raise problem
 
     async with lane() as (_, control, _limiter):
-        target = "storage.origin.control.msgspec.convert" if operation == "convert" else "storage.origin.control.cast"
+        target = (
+            "storage.origin.control.msgspec.convert"
+            if operation == "convert"
+            else "storage.origin.control.cast"
+        )
         monkeypatch.setattr(target, trip)
 
         with pytest.raises(OriginUnavailableError) as bad:
