@@ -11,6 +11,7 @@ name would lose keys.
 A version that the index knows is listed as HEAD describes it: with the date and ETag that its writer was answered.
 """
 
+from collections.abc import Sequence
 from typing import Final, Protocol, assert_never
 
 import msgspec
@@ -111,7 +112,7 @@ class Lister:
 
     async def _overlay_rows(
         self, bucket: str, start: bytes, stop: bytes, limit: int
-    ) -> list[tuple[bytes, bytes]]:
+    ) -> Sequence[tuple[bytes, bytes]]:
         """Read overlay rows as of one moment of this call, in a worker; nothing is read where nothing is dirty.
 
         A change that is acknowledged meanwhile is concurrent with the listing.

@@ -36,6 +36,9 @@ from storage.workers import Workers
 INDEX_FAILURES: Final = (UnknownOutcomeError, DiskFailedError)
 """The index takes no writes: reads go on and keep nothing."""
 
+READS_MAX: Final = 100
+"""So often in a row a version's rows are read again because they were changed between two reads."""
+
 
 @dataclass(slots=True)
 class SupplyParts:

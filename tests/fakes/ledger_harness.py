@@ -43,6 +43,7 @@ from storage.records import (
     UploadCreated,
     UploadRecord,
     Validated,
+    encode,
 )
 from storage.recovery import Recovered, RecoveryParts, recover
 from storage.rows import (
@@ -211,7 +212,8 @@ class Ledger:
 
     def commit_now(self, mutation: Mutation, body: bytes = b"") -> int:
         """Take a mutation through both stages of the door at once; nothing else is on its way."""
-        waiting = _Waiting(mutation, body, asyncio.get_running_loop().create_future())
+        size_bytes = len(body) + len(encode(mutation))
+        waiting = _Waiting(mutation, body, asyncio.get_running_loop().create_future(), size_bytes)
         journal = self.recovered.journal
         spare_id = self.recovered.ids.take_segment_id() if journal.is_full else 0
         sequenced = self.commit_door._make_durable([waiting], spare_id)

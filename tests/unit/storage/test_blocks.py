@@ -10,15 +10,13 @@ from storage import blocks, types
 from storage.blocks import (
     CachedSpan,
     MissingSpan,
-    block_bytes,
     cut_extent,
+    join_extents,
     location_blocks,
     merge_extents,
-    missing_bytes,
     plan,
-    split_length,
 )
-from storage.types import BLOCK_BYTES, EXTENT_BYTES_MAX, ByteRange, Extent, Location
+from storage.types import EXTENT_BYTES_MAX as MAX, ByteRange, Extent, Location
 
 BLOCK = 4
 SIZE = 40
@@ -159,7 +157,7 @@ def test_fill_of_a_gap_fits_when_it_was_planned() -> None:
     merged, dropped = merge_extents(present, [extent(s.fetch_start, s.fetch_stop, 2) for s in fetches])
 
     assert dropped == ()
-    assert missing_bytes(SIZE, merged) == 0
+    assert bytes_of(merged) == set(range(SIZE))
 
 
 @pytest.mark.parametrize(
@@ -171,14 +169,6 @@ def test_blocks_cover_a_span_when_counted_from_the_location(start: int, stop: in
     assert location_blocks(start, stop) == expected
 
 
-def test_last_block_is_short_when_the_location_ends_within_it() -> None:
-    """A block's bytes are in terms of the segment."""
-    location = extent(0, 10).location
-
-    assert block_bytes(location, 0) == ByteRange(1000, 1004)
-    assert block_bytes(location, 2) == ByteRange(1008, 1010)
-
-
 def test_cut_keeps_checksums_when_blocks_are_taken_out() -> None:
     """A piece has its own place and its own blocks' checksums."""
     piece = cut_extent(extent(2, 12), 1, 3)
@@ -186,20 +176,46 @@ def test_cut_keeps_checksums_when_blocks_are_taken_out() -> None:
     assert piece == Extent(6, 12, Location(1, 1006, 6, (1).to_bytes(8) + (2).to_bytes(8)))
 
 
-@given(
-    length=st.integers(0, 5 * EXTENT_BYTES_MAX),
-    room=st.integers(0, 2 * EXTENT_BYTES_MAX),
-    segment=st.integers(BLOCK_BYTES, 4 * EXTENT_BYTES_MAX),
-)
-@example(length=EXTENT_BYTES_MAX + 1, room=0, segment=EXTENT_BYTES_MAX)
-def test_pieces_fit_their_segments_when_a_body_is_split(length: int, room: int, segment: int) -> None:
-    """The pieces are the body; none is empty, over the limit, or across a segment's end."""
-    pieces = split_length(length, room, segment)
+def test_neighbours_are_joined_when_they_lie_behind_each_other() -> None:
+    """Two whole blocks and a bit that go on in the segment too are one extent, with the checksums of both."""
+    joined = join_extents([extent(0, 4), extent(4, 10)])
 
-    assert sum(pieces) == length
-    assert all(0 < piece <= EXTENT_BYTES_MAX for piece in pieces)
-    ends = {room + n * segment for n in range(length // segment + 2)}
-    at = 0
-    for piece in pieces:
-        assert not any(at < end < at + piece for end in ends)
-        at += piece
+    checksums = (0).to_bytes(8) + (0).to_bytes(8) + (1).to_bytes(8)
+    assert joined == (Extent(0, 10, Location(1, 1000, 10, checksums)),)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (extent(0, 6), extent(6, 10)),
+        (extent(0, 4), extent(5, 9)),
+        (extent(0, 4), extent(4, 8, 2)),
+        (extent(0, 4), Extent(4, 8, Location(1, 1008, 4, bytes(8)))),
+        (Extent(0, MAX, Location(1, 0, MAX)), Extent(MAX, MAX + 4, Location(1, MAX, 4))),
+    ],
+    ids=["within a block", "gap in the version", "other segment", "gap in the segment", "too long"],
+)
+def test_neighbours_stay_apart_when_one_extent_could_not_say_the_same(one: Extent, other: Extent) -> None:
+    """A checksum must go on to cover the bytes it was made of, and no extent passes the limit."""
+    assert join_extents([one, other]) == (one, other)
+
+
+@given(extents=disjoint_extents())
+def test_joining_changes_no_byte_and_no_checksum_when_some_extents_touch(extents: tuple[Extent, ...]) -> None:
+    """Every block of every extent keeps its place and its checksum."""
+    joined = join_extents(extents)
+
+    def blocks_of(all_extents: tuple[Extent, ...]) -> set[tuple[int, int, int, int]]:
+        return {
+            (
+                e.start + n * BLOCK,
+                e.location.segment_id,
+                e.location.offset + n * BLOCK,
+                e.location.checksum(n),
+            )
+            for e in all_extents
+            for n in range(e.location.block_count())
+        }
+
+    assert blocks_of(joined) == blocks_of(extents)
+    assert bytes_of(joined) == bytes_of(extents)

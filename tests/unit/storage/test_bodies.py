@@ -116,7 +116,7 @@ class Source:
     ) -> VersionBody:
         """Plan a read."""
         parts = BodyParts(self, self.segments, self.fills, self.workers)
-        held = self.hold(NAME, self.record)
+        held = self.hold(NAME, self.record, ByteRange(start, stop))
         return VersionBody(parts, NAME, held, ByteRange(start, stop), fill=fill, is_stale=is_stale)
 
     def pins(self) -> int:
@@ -125,11 +125,11 @@ class Source:
 
     # --- VersionSource -----------------------------------------------------------------------------------------------
 
-    def hold(self, name: ObjectName, record: ObjectRecord) -> Held:
+    def hold(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Held:
         """Give the version as it is now."""
         assert (name, record.version_id) == (NAME, 1)
         pin = self.segments.pin({extent.location.segment_id for extent in self.extents})
-        return Held(self.record, self.extents, pin)
+        return Held(self.record, self.extents, pin, span)
 
     def start_fill(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
         """Begin a fill."""

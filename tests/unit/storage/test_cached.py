@@ -29,7 +29,7 @@ from storage.records import (
     Validated,
 )
 from storage.rows import Effects, Rows, read_extents
-from storage.types import BLOCK_BYTES, Extent, Location, Stream
+from storage.types import BLOCK_BYTES, Checksum, ChecksumAlgorithm, Extent, Location, Stream
 from tests.fakes.index import FakeIndex
 from tests.fakes.records import BUCKET, extent, flushed, part_uploaded, put, record, tombstone, upload_created
 from tests.fakes.row_invariants import all_rows, check_rows
@@ -178,6 +178,83 @@ def test_add_extents_when_version_is_gone(cached: Cached) -> None:
         assert cached.refuses(AddExtents(BUCKET, key, 6, (extent(0, 5, 8),))), key
 
 
+def test_add_extents_when_they_go_on_from_each_other(cached: Cached) -> None:
+    """Blocks that were fetched one by one, and lie one behind the other, become one extent, as do their residents."""
+    cached.known("key", 7, size=4 * BLOCK_BYTES)
+    blocks = [
+        Extent(
+            n * BLOCK_BYTES,
+            (n + 1) * BLOCK_BYTES,
+            Location(3, n * BLOCK_BYTES, BLOCK_BYTES, n.to_bytes(8)),
+        )
+        for n in range(4)
+    ]
+
+    for n in (0, 1, 3, 2):
+        cached.change(AddExtents(BUCKET, "key", 7, (blocks[n],)))
+
+    checksums = b"".join(n.to_bytes(8) for n in range(4))
+    whole = Extent(0, 4 * BLOCK_BYTES, Location(3, 0, 4 * BLOCK_BYTES, checksums))
+    assert cached.extents("key") == (whole,)
+    assert len(Rows(cached.index).scan(Family.RESIDENTS, b"", b"\xff")) == 1
+    segment = Rows(cached.index).segment(3)
+    assert segment is not None
+    assert segment.live_bytes == 4 * BLOCK_BYTES
+
+
+def test_add_extents_when_joining_leaves_few(cached: Cached) -> None:
+    """A version whose extents became few enough has them in its row again."""
+    apart = tuple(extent(100 * n, 10, 3, 1000 * n) for n in range(2, 17))
+    first = Extent(0, BLOCK_BYTES, Location(4, 0, BLOCK_BYTES, bytes(8)))
+    third = Extent(2 * BLOCK_BYTES, 3 * BLOCK_BYTES, Location(4, 2 * BLOCK_BYTES, BLOCK_BYTES, bytes(8)))
+    second = Extent(BLOCK_BYTES, 2 * BLOCK_BYTES, Location(4, BLOCK_BYTES, BLOCK_BYTES, bytes(8)))
+    behind = tuple(Extent(4 * BLOCK_BYTES + e.start, 4 * BLOCK_BYTES + e.stop, e.location) for e in apart)
+    cached.known("key", 7, first, third, *behind, size=5 * BLOCK_BYTES)
+    before = cached.object("key")
+
+    cached.change(AddExtents(BUCKET, "key", 7, (second,)))
+
+    after = cached.object("key")
+    assert before is not None
+    assert after is not None
+    assert (before.extents_spilled, after.extents_spilled) == (True, False)
+    assert len(after.extents) == 16
+
+
+def test_changes_when_a_version_has_many_extents(cached: Cached) -> None:
+    """One more block, or a word of the origin, reads and writes what it concerns, however much else is there."""
+    many = tuple(
+        Extent(
+            2 * n * BLOCK_BYTES,
+            (2 * n + 1) * BLOCK_BYTES,
+            Location(3, n * BLOCK_BYTES, BLOCK_BYTES, bytes(8)),
+        )
+        for n in range(1000)
+    )
+    cached.known("key", 7, *many, size=2000 * BLOCK_BYTES)
+    rows = Rows(cached.index)
+    scan, read = cached.index.scan, list[int]()
+
+    def counted(family: Family, start: bytes, stop: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:
+        found = scan(family, start, stop, limit)
+        read.append(len(found))
+        return found
+
+    cached.index.scan = counted  # type: ignore[method-assign,assignment]  # a wiretap
+
+    added = AddExtents(
+        BUCKET,
+        "key",
+        7,
+        (Extent(1001 * BLOCK_BYTES, 1002 * BLOCK_BYTES, Location(9, 0, BLOCK_BYTES, bytes(8))),),
+    )
+    assert added(rows)
+    assert MarkValidated(BUCKET, "key", 7, Validated(5.0, 2), ORIGIN)(rows)
+
+    assert sum(read) < 100
+    assert len(rows.batch()) == 4  # the extent, its resident, its segment, the object
+
+
 # --- MarkValidated, ForgetVersion, ForgetClean, DropExtents ----------------------------------------------------------
 
 
@@ -193,6 +270,21 @@ def test_mark_validated_when_version_is_clean(cached: Cached) -> None:
     assert present is not None
     assert (present.validated, present.origin) == (Validated(5.0, 2), renamed)
     assert cached.extents("key") == many
+
+
+def test_mark_validated_when_the_origin_shows_checksums(cached: Cached) -> None:
+    """A version without checksums gets them; one that has its own keeps those."""
+    shown = (Checksum(ChecksumAlgorithm.CRC32, "AAAAAA=="),)
+    cached.known("key", 7)
+
+    cached.change(MarkValidated(BUCKET, "key", 7, Validated(5.0, 2), ORIGIN, shown))
+    learned = cached.object("key")
+    cached.change(MarkValidated(BUCKET, "key", 7, Validated(6.0, 2), ORIGIN))
+    kept = cached.object("key")
+
+    assert learned is not None
+    assert kept is not None
+    assert learned.checksums == kept.checksums == shown
 
 
 def test_changes_when_version_is_dirty_or_another(cached: Cached) -> None:

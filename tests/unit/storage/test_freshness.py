@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage.freshness import Verdict, absence_holds, judge, may_serve_stale
+from storage.freshness import Verdict, judge, may_serve_stale
 from storage.policy import Freshness, FreshnessMode
 from storage.records import ObjectRecord, ObjectState, Validated
 
@@ -74,14 +74,3 @@ def test_stale_version_covers_for_the_origin_when_within_its_limit(
 ) -> None:
     """At most stale_s past the ttl; always never, immutable without limit."""
     assert may_serve_stale(record(), freshness, now_s, trusted_epoch=5) is expected
-
-
-@pytest.mark.parametrize(("now_s", "expected"), [(10.0, True), (11.9, True), (12.0, False), (9.9, False)])
-def test_absence_is_believed_when_younger_than_its_ttl(now_s: float, expected: bool) -> None:
-    """A 404 holds for negative_ttl_s, and not at all after the clock went back."""
-    assert absence_holds(10.0, 2.0, now_s) is expected
-
-
-def test_absence_is_never_believed_when_no_ttl_is_set() -> None:
-    """Misses are not cached unless a policy says so."""
-    assert not absence_holds(10.0, 0.0, 10.0)

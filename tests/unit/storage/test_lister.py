@@ -2,7 +2,7 @@
 
 import asyncio
 from bisect import bisect_right, insort
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -14,12 +14,16 @@ from storage.lister import Lister
 from storage.listing import ListQuery, ListResult, Position
 from storage.origin.documents import ListedObject, ListPage
 from storage.records import FORMAT, OverlayRecord, encode
+from storage.state import State
 from storage.types import Checksum, ChecksumAlgorithm, ChecksumType
 from tests.fakes.index import FakeIndex
+from tests.fakes.workers import InlineWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+P = ParamSpec("P")
+T = TypeVar("T")
 BUCKET = "bucket"
 
 
@@ -75,13 +79,27 @@ class Origin:
         return ListPage(tuple(objects), tuple(groups), is_truncated=False)
 
 
+class CountingWorkers(InlineWorkers):
+    """Counts the calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def run(self, call: "Callable[P, T]", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a call."""
+        self.calls += 1
+        return await super().run(call, *args, **kwargs)
+
+
 class World:
     """A bucket as the gateway's clients see it: what is acknowledged, wherever it lies."""
 
     def __init__(self, *names: str) -> None:
         self.index = FakeIndex()
         self.origin = Origin(*names)
-        self.lister = Lister(self.index, self.origin)
+        self.state = State()
+        self.workers = CountingWorkers()
+        self.lister = Lister(self.index, self.origin, self.state, self.workers)
 
     def put(self, name: str) -> None:
         """Acknowledge a put."""
@@ -105,7 +123,10 @@ class World:
 
     def _write(self, name: str, record: OverlayRecord | None) -> None:
         value = None if record is None else encode(record)
-        self.index.write([IndexWrite(Family.OVERLAY, keys.object_key(BUCKET, name), value)])
+        row_key = keys.object_key(BUCKET, name)
+        was_dirty = self.index.get(Family.OVERLAY, row_key) is not None
+        self.index.write([IndexWrite(Family.OVERLAY, row_key, value)])
+        self.state.dirty_keys[BUCKET] += (value is not None) - was_dirty
 
     def page(self, query: ListQuery) -> ListResult:
         """Give one page."""
@@ -269,6 +290,40 @@ def test_checksums_of_dirty_keys_are_shown() -> None:
 
     assert entry.checksum_algorithms == (ChecksumAlgorithm.CRC32,)
     assert entry.checksum_type is ChecksumType.FULL_OBJECT
+
+
+def test_a_listing_does_not_read_the_overlay_where_nothing_is_dirty() -> None:
+    """Rows that were flushed leave marks that a read has to step over; the count of dirty keys says that none is left."""
+    world = World("a", "b")
+    world.put("c")
+    world.flush("c")
+
+    def scan(*_: object) -> list[tuple[bytes, bytes]]:
+        raise AssertionError("the overlay was read")
+
+    world.index.scan = scan  # type: ignore[method-assign,assignment]  # nobody may call it
+
+    listed = world.page(ListQuery(BUCKET))
+
+    assert [entry.key for entry in listed.entries] == ["a", "b", "c"]
+
+
+def test_a_listing_reads_the_overlay_off_the_event_loop() -> None:
+    """Both the first look and the chunks that are merged are a worker's."""
+    world = World("a")
+    world.put("b")
+    scan, calls = world.index.scan, list[int]()
+
+    def counted(family: Family, start: bytes, stop: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:
+        calls.append(limit)
+        return scan(family, start, stop, limit)
+
+    world.index.scan = counted  # type: ignore[method-assign,assignment]  # a wiretap
+
+    listed = world.page(ListQuery(BUCKET))
+
+    assert [entry.key for entry in listed.entries] == ["a", "b"]
+    assert world.workers.calls == len(calls) == 2
 
 
 NAMES = st.sampled_from(["a", "a/1", "a/2", "a/b/1", "b", "b/1", "b/2", "c/1", "d"])

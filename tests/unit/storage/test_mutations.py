@@ -561,7 +561,7 @@ def test_stamp_when_compared_with_what_commit_allows_for() -> None:
     """A stamped mutation is longer than the one that was given to commit by no more than commit counts for it."""
     place = Location(2**64 - 1, 2**40, 2**15, bytes(8))
     part = part_uploaded("u", 1, tiny_extents(2**15))
-    mutations = [
+    mutations: list[tuple[Mutation, Location | None]] = [
         (put("key", record(7, tiny_extents(2**15))), place),
         (part, place),
         (tombstone("key"), None),

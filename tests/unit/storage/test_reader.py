@@ -1,26 +1,29 @@
 """What the reader decides about questions to the origin; what becomes of the answers is in tests/integration/test_read_*."""
 
 import asyncio
+import base64
 import random
 import threading
+import zlib
 from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
 
 from storage.errors import NoSuchKeyError, OriginUnavailableError
-from storage.family import IndexWrite
+from storage.family import Family, IndexWrite
 from storage.origin.wire import OriginObject
 from storage.policy import Freshness, FreshnessMode, Policy
 from storage.reader import _cold_range, _is_same, _record_of
 from storage.records import Validated
-from storage.types import MIB, CacheResult, ObjectName, RangeSpec
+from storage.types import MIB, CacheResult, Checksum, ChecksumAlgorithm, ObjectName, RangeSpec
 from tests.fakes.origin_faults import Fault
 from tests.fakes.running_engine import BUCKET, FakeIndexHome, RunningEngine, running_engine, until
 
 NAME = ObjectName(BUCKET, "key")
 ALWAYS = Policy(freshness=Freshness(FreshnessMode.ALWAYS))
 DATA = random.Random(1).randbytes(2 * MIB + 5)
+CRC32 = base64.b64encode(zlib.crc32(DATA).to_bytes(4)).decode()
 FOUND = OriginObject(10, "etag", 1_700_000_000, (("content-type", "text/plain"),), (("a", "b"),))
 
 
@@ -206,6 +209,120 @@ async def test_a_failure_is_shared_by_those_who_wait_and_not_kept() -> None:
         assert all(task.result() for task in reads)
         assert got.data == DATA
         assert running.origin.requests == {"GetObject": 5}
+
+
+async def test_a_reader_alone_is_given_what_was_acknowledged_though_the_origin_is_behind() -> None:
+    """The origin is not asked of a dirty key: its answer may come after the flush, and be of before it."""
+    async with running_engine() as running:
+        running.origin.store.put(BUCKET, "key", b"before")
+        gate = running.origin.hold("PUT", "bucket/key")
+        await running.put("key", b"acknowledged")
+
+        opened = await running.engine._components.reader._open_alone(NAME, None)
+        await opened.close()
+        gate.open()
+
+        assert opened.record.size == len(b"acknowledged")
+        assert running.origin.requests["HeadObject"] == 0
+
+
+async def test_a_reader_alone_is_told_of_a_delete_though_the_origin_still_has_the_object() -> None:
+    """An acknowledged delete is the truth until its flush is confirmed."""
+    async with running_engine() as running:
+        running.origin.store.put(BUCKET, "key", b"before")
+        gate = running.origin.hold("POST", "*")
+        alone = running.origin.hold("DELETE", "bucket/key")
+        await running.engine.delete_object(NAME)
+
+        with pytest.raises(NoSuchKeyError):
+            await running.engine._components.reader._open_alone(NAME, None)
+        gate.open()
+        alone.open()
+
+        assert running.origin.requests["HeadObject"] == 0
+
+
+async def test_a_reader_alone_looks_again_where_a_change_was_applied_between_its_reads() -> None:
+    """No row, and then the overlay of a put: the row is there by now, and the origin may still show what was deleted."""
+    index_home = FakeIndexHome()
+    async with running_engine(index_home=index_home) as running:
+        gate = running.origin.hold("PUT", "bucket/key")
+        await running.put("key", b"acknowledged")
+        index = index_home.index
+        get, is_early = index.get, [True]
+
+        def early(family: Family, key: bytes, /) -> bytes | None:
+            if family is Family.OBJECTS and is_early and is_early.pop():
+                return None
+            return get(family, key)
+
+        index.get = early  # type: ignore[method-assign]  # the first read comes before the put is applied
+
+        opened = await running.engine._components.reader._open_alone(NAME, None)
+        await opened.close()
+        gate.open()
+
+        assert opened.record.size == len(b"acknowledged")
+        assert running.origin.requests["HeadObject"] == 0
+
+
+async def test_no_question_is_asked_of_a_key_that_became_dirty_before_it_was_sent() -> None:
+    """What the origin says of a dirty key is not believed, also where the flush ends before the answer comes."""
+    async with running_engine() as running:
+        running.origin.store.put(BUCKET, "key", b"before")
+        await running.get("key")
+        reader = running.engine._components.reader
+        known = reader._supply.record(NAME)
+        assert known is not None
+        gate = running.origin.hold("PUT", "bucket/key")
+        await running.put("key", b"acknowledged")
+        asked = dict(running.origin.requests)
+
+        told = [
+            await reader._head(NAME),
+            await reader._cold(NAME, None),
+            await reader._validate(NAME, known, is_strict=False, is_covered=False),
+        ]
+        since = dict(running.origin.requests)
+        gate.open()
+
+        assert told == [None, None, None]
+        assert since | {"PutObject": 1} == asked | {"PutObject": 1}
+
+
+async def test_a_version_first_seen_by_a_range_learns_its_checksums_when_it_is_validated() -> None:
+    """The answer to a range shows none; the HEAD of the next validation does."""
+    async with running_engine(policy=Policy(freshness=Freshness(ttl_s=60.0))) as running:
+        running.origin.store.put(BUCKET, "key", DATA, **{"x-amz-checksum-crc32": CRC32})
+        await running.get("key", RangeSpec(start=0, stop=5))
+        opened = await running.engine.open_object(NAME, metadata_only=True)
+        await opened.close()
+        running.clock.ahead_s = 61.0
+
+        validated = await running.engine.open_object(NAME, metadata_only=True)
+        await validated.close()
+
+        assert opened.record.checksums == ()
+        assert validated.record.checksums == (Checksum(ChecksumAlgorithm.CRC32, CRC32),)
+
+
+@pytest.mark.parametrize(("ahead_s", "times"), [(61.0, 1), (5000.0, 4)])
+async def test_an_origin_that_is_down_is_asked_once_where_the_version_may_cover_for_it(
+    ahead_s: float, times: int
+) -> None:
+    """A reader that can be served does not wait for repetitions; one that cannot has them."""
+    policy = Policy(freshness=Freshness(ttl_s=60.0, stale_s=3600.0))
+    async with running_engine(policy=policy) as running:
+        running.origin.store.put(BUCKET, "key", DATA)
+        await running.get("key")
+        await running.fills_ended()
+        running.origin.faults.add(Fault(operation="HeadObject", status=500, times=-1))
+        running.clock.ahead_s = ahead_s
+
+        failure = await _failure(running)
+
+        assert failure == ("" if times == 1 else "OriginUnavailableError")
+        assert running.origin.requests["HeadObject"] == times
 
 
 async def test_a_validation_that_cannot_be_written_down_still_serves() -> None:

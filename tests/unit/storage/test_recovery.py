@@ -514,6 +514,18 @@ async def test_recover_when_a_file_is_missing(disk: FakeFilesystem) -> None:
         start(disk, index)
 
 
+async def test_recover_when_the_journal_is_missing(disk: FakeFilesystem) -> None:
+    """Segments without any journal are not taken for orphans: nobody knows which of them are dirty."""
+    await killed(disk)
+    disk.unlink(journal_path(1))
+
+    for index in (None, FakeIndex()):
+        with pytest.raises(DamagedError, match=r"journal is missing.*forebay fsck"):
+            start(disk, index)
+
+    assert len(disk.list_directory("segments")) == 2
+
+
 async def test_recover_when_journal_is_of_another_instance(disk: FakeFilesystem) -> None:
     """A journal that was copied from elsewhere is not replayed."""
     index = await killed(disk)

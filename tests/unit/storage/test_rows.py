@@ -7,8 +7,8 @@ from hypothesis import given, strategies as st
 from storage import keys
 from storage.family import Family, IndexWrite
 from storage.records import FORMAT, BucketFacts, ObjectState, ResidentRow, SegmentRow, UploadRecord, encode
-from storage.rows import Rows, decode_object, decode_segment, read_extents
-from storage.types import INLINE_EXTENTS_MAX, Extent, Stream
+from storage.rows import Rows, decode_object, decode_segment, read_extents, read_extents_in
+from storage.types import EXTENT_BYTES_MAX, INLINE_EXTENTS_MAX, ByteRange, Extent, Stream
 from tests.fakes.index import FakeIndex
 from tests.fakes.records import BUCKET, entry, extent, part_uploaded, record
 from tests.fakes.row_invariants import rows_of
@@ -114,6 +114,37 @@ def test_put_object_when_number_of_extents_changes(index: FakeIndex, before: int
     index.write(rows.batch())
     assert read_extents(index, again) == many_extents(after)
     assert len(rows_of(index, Family.EXTENTS)) == (after if after > 16 else 0)
+
+
+@given(
+    count=st.sampled_from([3, 40]),
+    start=st.integers(0, 900),
+    length=st.integers(0, 300),
+)
+def test_extents_in_a_span_when_they_stand_inline_or_spilled(count: int, start: int, length: int) -> None:
+    """Those that have a byte in the span, and no other; also the one that begins before it."""
+    index = FakeIndex()
+    rows = Rows(index)
+    stored = rows.put_object(BUCKET, "key", record(1), many_extents(count))
+    index.write(rows.batch())
+    span = ByteRange(start, start + length)
+
+    found = read_extents_in(index, stored, span)
+
+    assert found == tuple(e for e in many_extents(count) if e.start < span.stop and e.stop > span.start)
+
+
+def test_the_longest_extent_is_found_when_only_its_last_byte_is_wanted(index: FakeIndex) -> None:
+    """The search begins early enough for an extent of EXTENT_BYTES_MAX."""
+    rows = Rows(index)
+    behind = tuple(extent(EXTENT_BYTES_MAX + 20 * n, 10, 7, 100 * n) for n in range(20))
+    longest = extent(0, EXTENT_BYTES_MAX, 8)
+    stored = rows.put_object(BUCKET, "key", record(1), (longest, *behind))
+    index.write(rows.batch())
+
+    found = read_extents_in(index, stored, ByteRange(EXTENT_BYTES_MAX - 1, EXTENT_BYTES_MAX))
+
+    assert found == (longest,)
 
 
 def test_put_object_when_few_spilled_extents_change(index: FakeIndex) -> None:

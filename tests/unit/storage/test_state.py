@@ -1,6 +1,6 @@
 """The loop's mirror of the index: sums that follow the rows, facts, and listeners that hear of each batch."""
 
-from storage.records import FORMAT, BucketFacts, SegmentRow
+from storage.records import FORMAT, BucketFacts, DirtyEntry, SegmentRow
 from storage.rows import Effects
 from storage.state import State
 
@@ -15,11 +15,17 @@ def facts(bucket: str, *, exists: bool = True, region: str = "") -> BucketFacts:
     return BucketFacts(FORMAT, bucket, exists, 1.0, region)
 
 
+def change(bucket: str, sequence: int, *, is_tombstone: bool = False) -> DirtyEntry:
+    """Make a change of a key of its own."""
+    version_id = 0 if is_tombstone else sequence
+    return DirtyEntry(FORMAT, sequence, bucket, f"key-{sequence}", 1, version_id, 0, "credential", 1.0)
+
+
 def test_load_when_recovery_found_rows() -> None:
     """Sums, facts and open uploads are those of the rows that recovery found."""
     state = State()
 
-    state.load([row(1, 100, 30), row(2, 50, 0)], [facts("a"), facts("b")], 3)
+    state.load([row(1, 100, 30), row(2, 50, 0)], [facts("a"), facts("b")], 3, [])
 
     assert (state.live_bytes, state.dirty_bytes, state.open_uploads) == (150, 30, 3)
     assert set(state.facts) == {"a", "b"}
@@ -29,7 +35,7 @@ def test_load_when_recovery_found_rows() -> None:
 def test_absorb_when_segments_change() -> None:
     """A row replaces the one before in the sums; a dropped segment leaves them."""
     state = State()
-    state.load([row(1, 100, 30), row(2, 50, 0)], [], 0)
+    state.load([row(1, 100, 30), row(2, 50, 0)], [], 0, [])
 
     state.absorb(Effects(segments={1: row(1, 80, 20), 3: row(3, 7, 7)}))
     changed = (state.live_bytes, state.dirty_bytes)
@@ -43,7 +49,7 @@ def test_absorb_when_segments_change() -> None:
 def test_absorb_when_facts_change() -> None:
     """The last word on a bucket counts; one that does not exist is forgotten."""
     state = State()
-    state.load([], [facts("a")], 0)
+    state.load([], [facts("a")], 0, [])
 
     state.absorb(Effects(facts=[facts("a", region="eu"), facts("b"), facts("b", exists=False)]))
 
@@ -53,11 +59,29 @@ def test_absorb_when_facts_change() -> None:
 def test_absorb_when_uploads_open_and_close() -> None:
     """Open uploads are counted up and down."""
     state = State()
-    state.load([], [], 2)
+    state.load([], [], 2, [])
 
     state.absorb(Effects(uploads_opened=3, uploads_closed=1))
 
     assert state.open_uploads == 4
+
+
+def test_dirty_keys_when_changes_come_and_go() -> None:
+    """Each bucket's dirty keys, and those of them that are puts, are counted from the start on, replaced ones once."""
+    state = State()
+    state.load([], [], 0, [change("a", 1), change("a", 2, is_tombstone=True), change("b", 3)])
+    loaded = (dict(state.dirty_keys), dict(state.dirty_puts))
+
+    # A put takes the place of the delete, and of itself within one batch; b's only change is flushed.
+    state.absorb(
+        Effects(
+            dirty_added=[change("a", 4), change("a", 5)],
+            dirty_removed=[change("a", 2, is_tombstone=True), change("a", 4), change("b", 3)],
+        )
+    )
+
+    assert loaded == ({"a": 2, "b": 1}, {"a": 1, "b": 1})
+    assert (dict(state.dirty_keys), dict(state.dirty_puts)) == ({"a": 2}, {"a": 2})
 
 
 def test_absorb_when_somebody_listens() -> None:
