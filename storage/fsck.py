@@ -127,6 +127,8 @@ class _Check:
     def _scan(self, layout: Layout | None) -> JournalScan | None:
         """Scan the journal; None where it cannot be replayed."""
         if JOURNAL_DIRECTORY not in self._filesystem.list_directory(ROOT):
+            if layout is not None and layout.has_begun:
+                self._report.critical("journal", "is missing: what was dirty is not known any more")
             # As a first start that was cut short leaves it; an index with rows is ahead of it.
             return JournalScan((), (), (), None, 0, 0, None)
         try:
@@ -140,6 +142,8 @@ class _Check:
         counts.journal_bytes = sum(file.end_offset for file in scanned.files)
         if layout is not None and scanned.instance_id not in {None, layout.instance_id}:
             self._report.critical("journal", "is of another instance than FORMAT")
+        if layout is not None and layout.has_begun and not scanned.files:
+            self._report.critical("journal", "is missing: what was dirty is not known any more")
         if scanned.torn is not None:
             torn = scanned.torn
             what = f"{torn.size_bytes - torn.offset} bytes from {torn.offset} on are of a group that was never acknowledged"

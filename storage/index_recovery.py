@@ -87,6 +87,24 @@ def open_index(home: IndexHome, layout: Layout, scanned: JournalScan) -> tuple[I
     return fresh_index(home), True
 
 
+def refuse_index_ahead(home: IndexHome, layout: Layout, scanned: JournalScan) -> None:
+    """Look whether the index has applied more than the journal holds; nothing is changed but by opening it.
+
+    Raises:
+        DamagedError: It has.
+        LockedError, DiskFailedError: It cannot be opened.
+    """
+    try:
+        index = home.open()
+    except DamagedError:
+        # It will be rebuilt, and cannot tell.
+        return
+    try:
+        _why_missing(index, layout, scanned)
+    finally:
+        index.close()
+
+
 def _why_missing(index: Index, layout: Layout, scanned: JournalScan) -> str:
     try:
         instance_id = index.get(Family.META, INSTANCE_ID)

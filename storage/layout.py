@@ -1,18 +1,18 @@
 """The cache directory: what lies in it, whose it is, and who has it open.
 
-    <cache_dir>/FORMAT      TOML: format number, instance id, node, the origin's endpoint
+    <cache_dir>/FORMAT      TOML: format number, instance id, node, the origin's endpoint, whether the journal has begun
                 LOCK        held by the process that has the directory open
                 journal/    storage/journal_format.py
                 segments/   storage/segments.py
                 index/      RocksDB, storage/index.py
 
-FORMAT is written once, whole or not at all. A directory of another origin or of a newer format is refused, unchanged:
-its dirty bytes belong somewhere else, or mean something that this program does not know.
+FORMAT is written when the directory is made and once more when the journal has begun, whole or not at all. A directory
+of another origin or of a newer format is refused, unchanged: its dirty bytes belong somewhere else, or mean something that this program does not know.
 """
 
 import tomllib
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from storage.errors import DamagedError, FormatError, LockedError
@@ -32,11 +32,15 @@ _FORMAT_BYTES_MAX: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What FORMAT says. `instance_id` is 16 bytes, drawn when the directory was made."""
+    """What FORMAT says. `instance_id` is 16 bytes, drawn when the directory was made.
+
+    `has_begun` says that the journal has its first file: from then on a directory without one has lost it.
+    """
 
     instance_id: bytes
     node: int
     origin: str
+    has_begun: bool = False
 
 
 def take_lock(filesystem: Filesystem) -> Lock:
@@ -78,6 +82,21 @@ def open_layout(filesystem: Filesystem, *, origin: str, fresh_instance_id: bytes
     return layout
 
 
+def mark_begun(filesystem: Filesystem, layout: Layout) -> Layout:
+    """Note that the journal's first file is durable; done once in the life of a directory. Gives what FORMAT says then.
+
+    Raises:
+        DiskFullError, DiskFailedError: It is not noted; the next start does it.
+    """
+    begun = replace(layout, has_begun=True)
+    try:
+        if not layout.has_begun:
+            _write_format(filesystem, begun)
+    except OSError as error:
+        raise disk_error(error, "write FORMAT") from error
+    return begun
+
+
 def read_layout(filesystem: Filesystem) -> Layout:
     """Read FORMAT without changing anything; errors as `open_layout`."""
     file = filesystem.open_reader(FORMAT_PATH)
@@ -89,7 +108,12 @@ def read_layout(filesystem: Filesystem) -> Layout:
         fields = tomllib.loads(text.decode())
         # Before the rest, which may have changed with it.
         _refuse_newer(int(fields["format"]))
-        layout = Layout(bytes.fromhex(fields["instance_id"]), int(fields["node"]), str(fields["origin"]))
+        layout = Layout(
+            bytes.fromhex(fields["instance_id"]),
+            int(fields["node"]),
+            str(fields["origin"]),
+            has_begun=bool(fields.get("has_begun", False)),
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"FORMAT is not readable ({error}); see `forebay fsck`") from error
     if len(layout.instance_id) != INSTANCE_ID_BYTES:
@@ -138,6 +162,7 @@ def _write_format(filesystem: Filesystem, layout: Layout) -> None:
         f'instance_id = "{layout.instance_id.hex()}"\n'
         f"node = {layout.node}\n"
         f'origin = "{_escaped(layout.origin)}"\n'
+        f"has_begun = {str(layout.has_begun).lower()}\n"
     )
     unfinished = f"{FORMAT_PATH}.tmp"
     with suppress(FileNotFoundError):

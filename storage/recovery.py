@@ -38,6 +38,7 @@ from storage.index_recovery import (
     fresh_index,
     index_rows,
     open_index,
+    refuse_index_ahead,
     replay_journal,
 )
 from storage.journal import Group, JournalWriter
@@ -45,7 +46,7 @@ from storage.journal_files import remove_files
 from storage.journal_format import JOURNAL_DIRECTORY, journal_path
 from storage.journal_log import JournalLog, SealedFile
 from storage.journal_scan import JournalScan, scan, settle
-from storage.layout import SEGMENTS_DIRECTORY, Layout, open_layout, take_lock
+from storage.layout import SEGMENTS_DIRECTORY, Layout, mark_begun, open_layout, take_lock
 from storage.records import (
     FORMAT,
     BucketFacts,
@@ -127,7 +128,7 @@ def recover(parts: RecoveryParts) -> Recovered:
     lock = take_lock(parts.filesystem)
     try:
         layout = open_layout(parts.filesystem, origin=parts.origin, fresh_instance_id=parts.fresh_instance_id)
-        scanned = _accept_journal(parts.filesystem, layout)
+        scanned = _accept_journal(parts, layout)
         opened = _open(parts, layout, scanned)
         try:
             return _begin(parts.filesystem, lock, layout, scanned, opened)
@@ -145,19 +146,22 @@ def recover(parts: RecoveryParts) -> Recovered:
 # --- step 2 ----------------------------------------------------------------------------------------------------------
 
 
-def _accept_journal(filesystem: Filesystem, layout: Layout) -> JournalScan:
+def _accept_journal(parts: RecoveryParts, layout: Layout) -> JournalScan:
     """Make sure that what is accepted is on the disk before anything is answered from it.
 
     `settle` copies the last file rather than sync it: after a sync that failed in this boot, in this process or the one
     before, what reads back may not be on the disk though a later sync says so.
     """
+    filesystem = parts.filesystem
     found = scan(filesystem)
     if found.instance_id not in {None, layout.instance_id}:
         raise DamagedError("the journal is of another instance than FORMAT; see `forebay fsck`")
-    if not found.files and filesystem.list_directory(SEGMENTS_DIRECTORY):
-        # The journal begins before the first body: without it nobody knows which of these are dirty.
-        raise DamagedError("the journal is missing beside segments; see `forebay fsck`")
+    if not found.files and (layout.has_begun or filesystem.list_directory(SEGMENTS_DIRECTORY)):
+        # The journal begins before the first body: without it nobody knows what was dirty.
+        raise DamagedError("the journal is missing; see `forebay fsck`")
     if found.torn is not None:
+        # Looked at before anything is cut: an index that has applied what is torn shows that it was acknowledged.
+        refuse_index_ahead(parts.index_home, layout, found)
         log.warning("%s: cut at %d: %s", found.torn.path, found.torn.offset, found.torn.reason)
     return settle(filesystem)
 
@@ -239,6 +243,7 @@ def _begin(
     group: list[Sequenced] = [(first, reserved), (first + 1, started)]
     journal = _begin_journal(filesystem, layout, scanned, keys.segment_id(layout.node, counter), group)
     try:
+        layout = mark_begun(filesystem, layout)
         write_group(opened.index, group)
         opened.index.checkpoint()
         kept = _remove_left_files(filesystem, scanned, opened)

@@ -16,6 +16,7 @@ format = 1
 instance_id = "000102030405060708090a0b0c0d0e0f"
 node = 0
 origin = "https://s3.example.test"
+has_begun = false
 """
 
 

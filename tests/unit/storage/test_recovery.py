@@ -329,6 +329,32 @@ async def test_recover_when_index_is_ahead(disk: FakeFilesystem) -> None:
     assert ahead.destroyed_total == 0
 
 
+async def test_recover_changes_nothing_when_the_index_knows_a_torn_group(disk: FakeFilesystem) -> None:
+    """A cut of the last group is not made where the index shows that the group was whole once."""
+    index = await killed(disk)
+    (*_, last) = [name for name in journal_names(disk) if name.endswith(".log")]
+    path = f"journal/{last}"
+    cut = disk.contents(path)[:-1]
+    disk.replace_contents(path, cut)
+
+    with pytest.raises(DamagedError, match=r"index has applied sequence.*forebay fsck"):
+        start(disk, IndexHome(index.kill_clone()))
+
+    assert disk.contents(path) == cut
+
+
+async def test_recover_when_the_whole_journal_is_gone(disk: FakeFilesystem) -> None:
+    """A directory that has begun a journal and has none is refused, also where nothing else is left to show it."""
+    await killed(disk)
+    for name in journal_names(disk):
+        disk.unlink(f"journal/{name}")
+    for name in disk.list_directory("segments"):
+        disk.unlink(f"segments/{name}")
+
+    with pytest.raises(DamagedError, match=r"journal is missing.*forebay fsck"):
+        start(disk, IndexHome())
+
+
 def compact(disk: FakeFilesystem, recovered: Recovered, segment_id: int, *, last_sequence: int = 0) -> int:
     """Replace a journal of which only one put is live; give its checkpoint sequence."""
     sequence = last_sequence or recovered.next_sequence - 1
