@@ -14,7 +14,7 @@ test: check
 	$(BIN)/python -m pytest -n 2
 
 test-unit: $(STAMP)
-	$(BIN)/python -m pytest -n 2 tests/unit tests/contracts tests/tidy
+	$(BIN)/python -m pytest -n 2 -m "not slow and not nightly" tests/unit tests/contracts tests/tidy
 
 test-long: $(STAMP)
 	FOREBAY_TEST_LONG=1 $(BIN)/python -m pytest -n 2 --timeout 3600

@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 SENT_ETAGS_MAX: Final = 65_536
 """So many attempts without an answer are remembered by what they sent; what is forgotten counts as unknown."""
 
+ODD_ETAGS_MAX: Final = 3
+"""So many puts in a row answered with another ETag mean that the bucket's ETags are no MD5."""
+
 _MAY_LAND: Final = ("Connection", "an earlier attempt may still land")
 
 
@@ -58,6 +61,7 @@ class Attempts:
         self._rows = parts.rows
         self._answers: dict[int, OriginIdentity | None] = {}
         self._sent_etags: dict[int, str] = {}
+        self._odd_etags: dict[str, int] = {}
 
     def answer(self, sequence: int) -> OriginIdentity | None:
         """Give the origin's name of what a successful attempt sent; None for a delete."""
@@ -92,8 +96,8 @@ class Attempts:
         except StorageError as error:
             return self._ended(failure_event(sequence, error, self._jitter()))
         self._answers[sequence] = identity
-        if identity.etag != record.etag and not record.parts:
-            await self._mark_etags_not_md5(entry.bucket)
+        if not record.parts:
+            await self._note_etag(entry.bucket, is_md5=identity.etag == record.etag)
         return self._ended(FlushSucceeded(sequence))
 
     async def deletes(self, bucket: str, entries: tuple[DirtyEntry, ...], priority: Priority) -> list[Event]:
@@ -148,7 +152,14 @@ class Attempts:
                 pass
         return event
 
-    async def _mark_etags_not_md5(self, bucket: str) -> None:
+    async def _note_etag(self, bucket: str, *, is_md5: bool) -> None:
+        """Learn that a bucket's ETags are no MD5; a single odd answer among good ones is the origin's slip."""
+        if is_md5:
+            self._odd_etags.pop(bucket, None)
+            return
+        self._odd_etags[bucket] = self._odd_etags.get(bucket, 0) + 1
+        if self._odd_etags[bucket] < ODD_ETAGS_MAX:
+            return
         try:
             await self._parts.facts.mark_etags_not_md5(bucket)
         except StorageError as error:

@@ -7,9 +7,11 @@ from gateway.context import HeaderPairs, OperationContext
 from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
 from gateway.s3.passage import with_hoisted
 from gateway.s3.request import S3Request
-from storage.types import ObjectName, WriteMode
+from storage.types import KIB, ObjectName, WriteMode
 
 DURABILITY: Final = "x-forebay-durability"
+
+WRITE_HEADERS_BYTES_MAX: Final = 8 * KIB
 
 _DURABILITIES: Final[Mapping[str, WriteMode]] = {"origin": WriteMode.THROUGH, "disk": WriteMode.BACK}
 
@@ -39,8 +41,16 @@ def quoted(etag: str) -> str:
 
 
 def write_headers(request: S3Request) -> Mapping[str, str]:
-    """Give the headers of a write, with those that the signer of a URL moved into its query."""
-    return with_hoisted(request.headers.combined, request.query.pairs)
+    """Give the headers of a write, with those that the signer of a URL moved into its query.
+
+    Raises:
+        S3Error: RequestHeaderSectionTooLarge: more than the origin would take (AWS "Working with object metadata": the
+            headers of a PUT are limited to 8 KB); acknowledged here it would be refused there for good.
+    """
+    headers = with_hoisted(request.headers.combined, request.query.pairs)
+    if sum(len(name) + len(value) for name, value in headers.items()) > WRITE_HEADERS_BYTES_MAX:
+        raise S3Error(ErrorCode.REQUEST_HEADER_SECTION_TOO_LARGE)
+    return headers
 
 
 def durability(headers: Mapping[str, str]) -> WriteMode | None:

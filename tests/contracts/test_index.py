@@ -514,8 +514,9 @@ def test_open_when_full_of_rows(tmp_path: Path) -> None:
 
     rows = index.scan(Family.OBJECTS, b"", None, 99)
     value = index.get(Family.OBJECTS, keys.dirty_key(3))
-    tables = list((tmp_path / "index").glob("*.sst"))
+    # Written in the background as they fill; closing waits for what is under way.
     index.close()
+    tables = list((tmp_path / "index").glob("*.sst"))
 
     assert [keys.split_dirty_key(key) for key in names(rows)] == list(range(60))
     assert value == b"\x03" * MIB

@@ -349,3 +349,16 @@ async def test_slow_down_when_the_origin_throttles(gateway: RunningGateway) -> N
 
     assert raised.value.response["Error"]["Code"] == "SlowDown"
     assert raised.value.response["ResponseMetadata"]["HTTPHeaders"]["retry-after"] == "7"
+
+
+async def test_a_put_is_refused_when_its_headers_are_more_than_s3_takes(gateway: RunningGateway) -> None:
+    """Over 8 KB of headers the origin would refuse for good what was acknowledged here."""
+    client = gateway.client()
+
+    with pytest.raises(ClientError) as refused:
+        await in_thread(
+            client.put_object, Bucket="bucket", Key="key", Body=DATA, ContentDisposition="a" * 9000
+        )
+
+    assert refused.value.response["Error"]["Code"] == "RequestHeaderSectionTooLarge"
+    assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400

@@ -206,10 +206,11 @@ async def test_complete_without_an_answer_is_settled_by_looking_and_not_sent_aga
 async def test_origin_with_other_etags_is_a_success_and_the_bucket_is_marked() -> None:
     """A confirmed put under another ETag keeps both: ours for clients, the origin's for asking; further writes go through."""
     async with running_engine(flush=QUICK) as running:
-        running.origin.faults.add(Fault(operation="PutObject", etag="another"))
+        running.origin.faults.add(Fault(operation="PutObject", etag="another", times=3))
 
-        await running.put("k", b"body")
-        await flushed(running)
+        for key in ("k", "l", "m"):
+            await running.put(key, b"body")
+            await flushed(running)
         record = await head(running, "k")
         await running.put("next", b"through")
 
@@ -217,6 +218,21 @@ async def test_origin_with_other_etags_is_a_success_and_the_bucket_is_marked() -
         assert record.origin is not None
         assert record.origin.etag == "another"
         assert at_origin(running, "next") == b"through"
+
+
+async def test_bucket_is_not_marked_when_one_put_is_answered_with_another_etag() -> None:
+    """One odd answer among good ones does not turn the bucket's write-back off."""
+    async with running_engine(flush=QUICK) as running:
+        running.origin.faults.add(Fault(operation="PutObject", etag="another", times=1))
+        await running.put("k", b"body")
+        await flushed(running)
+        hold = running.origin.hold("PUT", "bucket/next")
+
+        await running.put("next", b"acknowledged before the origin has it")
+
+        hold.open()
+        await flushed(running)
+        assert at_origin(running, "next") == b"acknowledged before the origin has it"
 
 
 class Rotating:
