@@ -15,6 +15,9 @@ What is counted. Bytes that were here when the read was planned, in a segment or
 cache's; all others are the origin's, also those of a fill that another reader began. `result` says the same of the
 read as a whole.
 
+Bytes that turn out not to be the object's end the body: what it gave is wrong, so it is cut; where it gave nothing yet
+it ends like one whose object changed, and may be begun anew.
+
 Every round of the loop that gives no bytes is bounded: a lost extent is never looked at again, room is waited for
 once, and an origin that breaks off is given up after CUTS_MAX times without a block's progress.
 """
@@ -35,8 +38,10 @@ from storage.errors import (
     OriginUnavailableError,
     OverloadedError,
     SegmentGoneError,
+    StorageError,
 )
 from storage.fills import Fill, FillTable, Opening, incomplete
+from storage.hashers import WholeCheck, whole_check
 from storage.records import ObjectRecord, ObjectState
 from storage.requests import FileSpan
 from storage.segments import Pin, SegmentStore
@@ -99,7 +104,7 @@ class VersionSource(Protocol):
         ...
 
     async def forget(self, name: ObjectName, record: ObjectRecord) -> None:
-        """Forget a clean version that the origin does not have any more."""
+        """Forget a clean version that the origin does not have any more, or that it told wrong things of."""
         ...
 
     def note_read(
@@ -124,11 +129,12 @@ class BodyParts:
 
 
 class _Stream(NamedTuple):
-    """An open answer whose bytes are passed on and not kept; it ends at `stop`."""
+    """An open answer whose bytes are passed on and not kept; it ends at `stop`. `check` where it is the whole object."""
 
     chunks: AsyncIterator[bytes]
     opening: Opening
     stop: int
+    check: WholeCheck | None
 
 
 class VersionBody:
@@ -157,7 +163,7 @@ class VersionBody:
         self._parts = parts
         self._name = name
         self._record, self._extents, self._pin, _ = held
-        self._position = span.start
+        self._start = self._position = span.start
         self._stop = span.stop
         self._fill: Fill | None = None
         self._stream: _Stream | None = None
@@ -350,6 +356,8 @@ class VersionBody:
             raise
         except OriginUnavailableError as error:
             self._unfollow()
+            if fill.is_refuted:
+                raise self._refuted(error) from error
             self._count_cut(error)
         except (DiskFullError, DiskFailedError, SegmentGoneError):
             # The cache failed, not the origin; what this read lacks it asks for itself.
@@ -380,6 +388,12 @@ class VersionBody:
         if self._cuts >= CUTS_MAX:
             raise error
 
+    def _refuted(self, error: OriginUnavailableError) -> StorageError:
+        """Say how to end when the bytes are not the object's: to begin anew, or, where some were given, for good."""
+        if self._position > self._start:
+            return error
+        return ObjectChangedError(f"{self._name}: {error}")
+
     # --- bytes that cannot be kept -----------------------------------------------------------------------------------
 
     async def _begin_stream(self) -> None:
@@ -393,7 +407,9 @@ class VersionBody:
         except OriginUnavailableError as error:
             self._count_cut(error)
             return
-        self._stream = _Stream(answer.chunks(), opening, stop)
+        is_whole = self._position == 0 and stop == self._record.size
+        check = whole_check(self._record.checksums) if is_whole else None
+        self._stream = _Stream(answer.chunks(), opening, stop, check)
         self.result = CacheResult.BYPASS
 
     async def _next_of_stream(self, stream: _Stream) -> bytes | None:
@@ -410,8 +426,22 @@ class VersionBody:
             await self._close_stream()
             self._count_cut(incomplete(self._position, stream.stop))
             return None
+        if stream.check is not None:
+            await self._compare(stream.check, chunk, is_last=self._position + len(chunk) == stream.stop)
         self._parts.source.count_bytes(from_cache=0, from_origin=len(chunk))
         return chunk
+
+    async def _compare(self, check: WholeCheck, chunk: bytes, *, is_last: bool) -> None:
+        """Take the next chunk of a whole object into account, before it is given. A chunk is small enough for the loop."""
+        check.update(chunk)
+        if not is_last:
+            return
+        try:
+            check.verify()
+        except OriginUnavailableError as error:
+            await self._close_stream()
+            await self._parts.source.forget(self._name, self._record)
+            raise self._refuted(error) from error
 
     async def _close_stream(self) -> None:
         stream, self._stream = self._stream, None

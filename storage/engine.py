@@ -46,6 +46,7 @@ from storage.requests import (
     UploadRequest,
     UploadsPage,
 )
+from storage.rows import Effects
 from storage.segments import SegmentLimits, SegmentStore
 from storage.types import MIB, Checksum, ObjectName, RangeSpec
 from storage.upkeep import CHECKPOINT_EVERY_S, COMPACT_EVERY_S, EXPIRE_EVERY_S, TURN_S, Duty, Upkeep
@@ -78,7 +79,7 @@ class Engine:
         self.stats = parts.stats
         self.instance_id = recovered.layout.instance_id.hex()
         components = self._components
-        components.state.listeners += [components.flusher.absorb, components.reclaim.absorb]
+        components.state.listeners += [components.flusher.absorb, components.reclaim.absorb, self._see_levels]
 
     @classmethod
     async def open(cls, parts: EngineParts) -> "Engine":
@@ -151,6 +152,10 @@ class Engine:
         )
 
     async def _count_levels(self) -> None:
+        update_levels(self._parts, self._components)
+
+    def _see_levels(self, _: Effects) -> None:
+        """Keep the levels in step with each batch, so that a scrape right after an acknowledgement shows it."""
         update_levels(self._parts, self._components)
 
     async def _reserve_ids(self) -> None:

@@ -15,9 +15,13 @@ Space is reserved a piece at a time, so that a fill that ends early leaves littl
 need all of its room at once. Each piece becomes one extent or, where it crosses a segment's end, a few. Blocks count
 from the fill's own start.
 
+Where a checksum of the whole object is known, a fill of all of it computes that as the blocks are written. The last
+block is given to nobody before the comparison, so that no reader gets a whole body that is not the object.
+
 Ends. Complete: the last extent is added to the index and the fill leaves the table, in that order, so that no reader
 sees a gap. Refused, cut or changed at the origin, or no space or no disk: whole blocks are kept, and those who wait
-get the error. Nobody reads any more: the fill ends at the next block. The index may refuse the extents (the version
+get the error. Another checksum: the version's row is forgotten, with the extents that earlier pieces became, and all
+readers get the error. Nobody reads any more: the fill ends at the next block. The index may refuse the extents (the version
 is gone): then they are dead space, and those who follow still get the bytes of the version they opened.
 
 The segments stay pinned until the fill has ended and its last reader has left.
@@ -32,9 +36,10 @@ from typing import Final, Protocol
 
 from storage.checksums import checksums
 from storage.errors import DiskFullError, EngineClosedError, OriginUnavailableError, StorageError
+from storage.hashers import WholeCheck, whole_check
 from storage.requests import FileSpan
 from storage.segments import Pin, Reservation, SegmentStore
-from storage.types import BLOCK_BYTES, MIB, ByteRange, Extent, Location, Stream
+from storage.types import BLOCK_BYTES, MIB, ByteRange, Checksum, Extent, Location, Stream
 from storage.workers import Workers
 
 JOIN_AHEAD_BYTES_MAX: Final = 16 * MIB
@@ -75,6 +80,19 @@ AddExtent = Callable[[Extent], Awaitable[object]]
 """Tells the index of filled bytes; raises nothing that is expected."""
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a fill of a whole object is held against.
+
+    Attributes:
+        checksums: What the origin told of all the bytes; nothing is compared where none of it is of the whole.
+        forget: Forgets the version whose bytes were found to be others; raises nothing that is expected.
+    """
+
+    checksums: tuple[Checksum, ...]
+    forget: Callable[[], Awaitable[object]]
+
+
 @dataclass(slots=True)
 class _Piece:
     """One reservation: bytes `[start, stop)` of the version, and the checksums of what is written of them."""
@@ -91,8 +109,16 @@ class _Piece:
 class Fill:
     """One fill. The table runs it; readers `join`, `wait_for`, `take` and `leave`."""
 
-    def __init__(self, span: ByteRange, parts: FillParts, add_extent: AddExtent) -> None:
+    def __init__(
+        self, span: ByteRange, parts: FillParts, add_extent: AddExtent, proof: Proof | None = None
+    ) -> None:
         """Reserve the space of the first piece.
+
+        Args:
+            span: The bytes to bring; all of the object where there is a `proof`.
+            parts: What all fills share.
+            add_extent: Is told of what is kept.
+            proof: None where the bytes cannot be compared with anything.
 
         Raises:
             OverloadedError: There is none (DiskFullError), or no segment id at the moment.
@@ -101,6 +127,9 @@ class Fill:
         self.span = span
         self._parts = parts
         self._add_extent = add_extent
+        self._proof = proof
+        self._check = None if proof is None else whole_check(proof.checksums)
+        self._given_stop = span.stop if self._check is None else _last_block_start(span)
         self._pieces: list[_Piece] = []
         self._current = 0
         self._pins: list[Pin] = []
@@ -119,9 +148,18 @@ class Fill:
         return f"<Fill [{self.span.start}, {self.span.stop}) arrived {self.arrived}, {state}>"
 
     @property
+    def _received(self) -> int:
+        return self._written + len(self._writing) + len(self._gathered)
+
+    @property
     def arrived(self) -> int:
         """Bytes below this position can be taken."""
-        return self._written + len(self._writing) + len(self._gathered)
+        return min(self._received, self._given_stop)
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether the bytes are not the object's: what was taken of them is wrong, or less than there is."""
+        return self._check is not None and self._check.is_refuted
 
     def can_serve(self, position: int) -> bool:
         """Whether a reader at `position` should follow this fill rather than ask for itself."""
@@ -167,6 +205,7 @@ class Fill:
             SegmentGoneError, DiskFailedError: What was written cannot be opened.
         """
         assert self.span.start <= position < self.arrived, f"{position} is not there yet in {self!r}"
+        stop = min(stop, self.arrived)
         if position < self._written:
             return self._written_span(position, min(stop, self._written))
         in_writing = position - self._written
@@ -201,19 +240,19 @@ class Fill:
 
     async def _read(self, answer: FillAnswer) -> None:
         async for chunk in answer.chunks():
-            if self.arrived + len(chunk) > self.span.stop:
+            if self._received + len(chunk) > self.span.stop:
                 raise OriginUnavailableError(
                     f"the answer goes on behind {self.span.stop}", status=0, code="BadAnswer"
                 )
             self._gathered += chunk
             self._progress.set()
-            while len(self._gathered) >= BLOCK_BYTES or (self._gathered and self.arrived == self.span.stop):
+            while len(self._gathered) >= BLOCK_BYTES or (self._gathered and self._received == self.span.stop):
                 await self._write_block()
                 # What has arrived to its end is kept, though its reader took the last bytes and left.
-                if self.arrived < self.span.stop and not self._is_wanted():
+                if self._received < self.span.stop and not self._is_wanted():
                     return
         if self._written != self.span.stop:
-            raise incomplete(self.arrived, self.span.stop)
+            raise incomplete(self._received, self.span.stop)
 
     def _is_wanted(self) -> bool:
         if self._was_joined:
@@ -229,13 +268,23 @@ class Fill:
         piece.checksums += await self._parts.workers.run(self._write, piece, self._written, block)
         self._written += len(block)
         self._writing = b""
+        if self._written == self.span.stop:
+            self._given_stop = self.span.stop
+            self._progress.set()
         if self._written == piece.stop:
             self._current += 1
             await self._add(piece)
 
     def _write(self, piece: _Piece, position: int, block: bytes) -> bytes:
+        if self._check is not None:
+            self._compare(self._check, position, block)
         self._parts.segments.write(piece.reservation, position - piece.start, block)
         return checksums(block)
+
+    def _compare(self, check: WholeCheck, position: int, block: bytes) -> None:
+        check.update(block)
+        if position + len(block) == self.span.stop:
+            check.verify()
 
     async def _current_piece(self) -> _Piece:
         if self._current == len(self._pieces):
@@ -273,10 +322,18 @@ class Fill:
         self._gathered.clear()
         self._writing = b""
         try:
+            if self.is_refuted:
+                await self._disown()
             for piece in self._pieces[self._current :]:
                 await self._add(piece)
         finally:
             self.end()
+
+    async def _disown(self) -> None:
+        """Keep nothing and give nothing more; who opens the object from here on does not find the version."""
+        self._written = self.span.start
+        assert self._proof is not None, "nothing is refuted without a proof"
+        await self._proof.forget()
 
     def end(self) -> None:
         """Mark the fill as ended; for the table, whose task may be cancelled before it runs."""
@@ -294,6 +351,10 @@ class Fill:
 def incomplete(arrived: int, stop: int) -> OriginUnavailableError:
     """Make the error for an answer that ended short of what its head had said."""
     return OriginUnavailableError(f"the answer ended at {arrived} of {stop}", status=0, code="Incomplete")
+
+
+def _last_block_start(span: ByteRange) -> int:
+    return span.start + (span.length - 1) // BLOCK_BYTES * BLOCK_BYTES
 
 
 def _start(piece: _Piece) -> int:

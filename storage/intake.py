@@ -25,11 +25,11 @@ from storage.segments import BlockChecksums, Reservation, SegmentStore
 from storage.types import BLOCK_BYTES, MIB, TINY_BODY_BYTES_MAX, Checksum, Extent, Location, Stream
 from storage.workers import Workers
 
-WRITE_BYTES: Final = MIB
-"""Collected before one pwrite: fewer hops to a worker thread, bounded memory."""
-
 SYNC_EVERY_BYTES: Final = 8 * MIB
 """A long body is synced as it comes, so that a small commit in the same segment never waits for much of it."""
+
+PIECE_BYTES: Final = MIB
+"""A held body is given in pieces of this size."""
 
 BAD_DISK_S: Final = 5.0
 """So long after a write that the disk refused no body begins; then one is tried again."""
@@ -78,7 +78,6 @@ class BodyIntake:
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._checksums = [BlockChecksums() for _ in self._reservations]
         self._tiny = bytearray()
-        self._buffer = bytearray()
         self._received = 0
         self._written = 0
         self._current = 0
@@ -125,7 +124,7 @@ class BodyIntake:
         return Intake(size, self._md5.hexdigest(), self._extents(), bytes(self._tiny))
 
     async def _add(self, piece: bytes) -> None:
-        """Take one piece; with the last one all that is buffered is written, and synced where the body is long."""
+        """Write one piece; a long body is synced as it comes, and with its last piece."""
         self._received += len(piece)
         assert self._received <= self._content.size, f"a body of {self._content.size} bytes goes on"
         is_last = self._received == self._content.size
@@ -133,13 +132,8 @@ class BodyIntake:
             self._md5.update(piece)
             self._tiny += piece
             return
-        if not self._buffer and (is_last or len(piece) >= WRITE_BYTES):
-            await self._write(piece)
-        else:
-            self._buffer += piece
-            if is_last or len(self._buffer) >= WRITE_BYTES:
-                full, self._buffer = bytes(self._buffer), bytearray()
-                await self._write(full)
+        # Not gathered here: whoever gives the pieces makes them as large as memory for all bodies allows.
+        await self._write(piece)
         await self._sync_long_body(is_last=is_last)
 
     async def _add_if_possible(self, piece: bytes) -> None:
@@ -280,8 +274,8 @@ class HeldContent:
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield it."""
         view = memoryview(self.data)
-        for start in range(0, self.size, WRITE_BYTES):
-            yield bytes(view[start : start + WRITE_BYTES])
+        for start in range(0, self.size, PIECE_BYTES):
+            yield bytes(view[start : start + PIECE_BYTES])
 
     def checksums(self) -> tuple[Checksum, ...]:
         """Give what the original verified."""

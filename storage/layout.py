@@ -7,7 +7,8 @@
                 index/      RocksDB, storage/index.py
 
 FORMAT is written when the directory is made and once more when the journal has begun, whole or not at all. A directory
-of another origin or of a newer format is refused, unchanged: its dirty bytes belong somewhere else, or mean something that this program does not know.
+of another origin or of a newer format is refused, unchanged: its dirty bytes belong somewhere else, or mean something that
+this program does not know.
 """
 
 import tomllib

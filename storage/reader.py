@@ -32,6 +32,7 @@ from storage.family import Family
 from storage.fills import Fill, FillAnswer
 from storage.freshness import Verdict, judge, may_serve_stale
 from storage.generations import Generations, Watch
+from storage.hashers import whole_check
 from storage.ids import Ids
 from storage.opened import Opened, joined
 from storage.origin.answers import OriginAnswer
@@ -361,7 +362,7 @@ class Reader:
         if told is None or not told.record.size:
             return told
         fill = await self._supply.start_fill_from(
-            name, told.record, answer.byte_range, _open_already(answer, opening)
+            name, told.record, answer.byte_range, _open_already(answer, opening), answer.object.checksums
         )
         return replace(told, fill=fill)
 
@@ -431,6 +432,15 @@ def _is_same(record: ObjectRecord, found: OriginObject) -> bool:
 
 
 def _record_of(found: OriginObject, version_id: int, validated: Validated) -> ObjectRecord:
+    """Make the row of what the origin showed.
+
+    Raises:
+        OriginUnavailableError: Code BadAnswer, it says that the object is empty and gives the checksum of another. Nothing
+            is ever filled of an empty object, so it is found out here.
+    """
+    check = None if found.size else whole_check(found.checksums)
+    if check is not None:
+        check.verify()
     return ObjectRecord(
         FORMAT,
         version_id,

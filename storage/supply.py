@@ -23,14 +23,14 @@ from storage.errors import (
 )
 from storage.eviction import EvictionPolicy, ExtentUse
 from storage.family import Family
-from storage.fills import Fill, FillAnswer, FillParts, FillTable, Opening
+from storage.fills import Fill, FillAnswer, FillParts, FillTable, Opening, Proof
 from storage.origin.client import OriginClient
 from storage.policy import PolicyTable
 from storage.records import ObjectRecord, ObjectState
 from storage.rows import RowSource, decode_object, read_extents_in
 from storage.segments import SegmentStore
 from storage.stats import Stats
-from storage.types import BLOCK_BYTES, ByteRange, Extent, ObjectName
+from storage.types import BLOCK_BYTES, ByteRange, Checksum, Extent, ObjectName
 from storage.workers import Workers
 
 INDEX_FAILURES: Final = (UnknownOutcomeError, DiskFailedError)
@@ -119,37 +119,44 @@ class Supply:
 
     def start_fill(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
         """Begin to bring `span` of a version; see `bodies.VersionSource`."""
-        fill = self._new_fill(name, record, span)
+        fill = self._new_fill(name, record, span, record.checksums)
         if fill is not None:
             self._fills.start(record.version_id, fill, self.stream(name, record, span))
         return fill
 
     async def start_fill_from(
-        self, name: ObjectName, record: ObjectRecord, span: ByteRange, opening: Opening
+        self,
+        name: ObjectName,
+        record: ObjectRecord,
+        span: ByteRange,
+        opening: Opening,
+        told: tuple[Checksum, ...],
     ) -> Fill | None:
-        """Begin to keep `span` from an answer that `opening` gives and closes.
+        """Begin to keep `span` from an answer that `opening` gives and closes, and that told these checksums.
 
         None, and it is not entered, where none is kept.
         """
-        fill = await self._new_fill_with_room(name, record, span)
+        fill = await self._new_fill_with_room(name, record, span, told or record.checksums)
         if fill is not None:
             self._fills.start(record.version_id, fill, opening)
         return fill
 
     async def _new_fill_with_room(
-        self, name: ObjectName, record: ObjectRecord, span: ByteRange
+        self, name: ObjectName, record: ObjectRecord, span: ByteRange, told: tuple[Checksum, ...]
     ) -> Fill | None:
         try:
-            return self._new_fill(name, record, span)
+            return self._new_fill(name, record, span, told)
         except OverloadedError:
             if not await self.make_room(name, span):
                 return None
         try:
-            return self._new_fill(name, record, span)
+            return self._new_fill(name, record, span, told)
         except OverloadedError:
             return None
 
-    def _new_fill(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
+    def _new_fill(
+        self, name: ObjectName, record: ObjectRecord, span: ByteRange, told: tuple[Checksum, ...]
+    ) -> Fill | None:
         """Reserve the room for a fill; None where the span is not to be kept, or is on its way already."""
         use = self._use(name, record, span)
         if span.length > self._parts.keep_bytes_max or not self._parts.eviction.should_admit(use):
@@ -161,7 +168,9 @@ class Supply:
                 taken = ByteRange(extent.start, extent.stop)
                 self._parts.eviction.admitted(self._use(name, record, taken), extent.location.segment_id)
 
-        return Fill(span, self._fill_parts, add)
+        if span.length < record.size:
+            return Fill(span, self._fill_parts, add)
+        return Fill(span, self._fill_parts, add, Proof(told, lambda: self.forget(name, record)))
 
     async def make_room(self, name: ObjectName, span: ByteRange) -> bool:
         """Wait a bounded time for room to begin a fill; see `bodies.VersionSource`."""
@@ -191,7 +200,7 @@ class Supply:
         await self._quietly(change)
 
     async def forget(self, name: ObjectName, record: ObjectRecord) -> None:
-        """Forget a clean version that the origin does not have any more."""
+        """Forget a clean version that the origin does not have any more, or that it told wrong things of."""
         await self._quietly(ForgetVersion(name.bucket, name.key, record.version_id))
 
     async def _quietly(self, change: AddExtents | DropExtents | ForgetVersion) -> bool:

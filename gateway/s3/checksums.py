@@ -11,15 +11,14 @@ import base64
 import binascii
 import hashlib
 import re
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
-from awscrt import checksums as _awscrt  # type: ignore[import-untyped]  # the package ships no types
 
 from gateway.s3 import crc
 from gateway.s3.errors import ErrorCode, S3Error
+from storage.hashers import DIGEST_BYTES, ChecksumHasher
 from storage.types import Checksum, ChecksumAlgorithm, ChecksumType
 
 HEADER_PREFIX: Final = "x-amz-checksum-"
@@ -31,13 +30,6 @@ CHECKSUM_HEADERS: Final[Mapping[str, ChecksumAlgorithm]] = {
 
 PARTS_MAX: Final = 10_000
 
-_DIGEST_BYTES: Final = {
-    ChecksumAlgorithm.CRC32: 4,
-    ChecksumAlgorithm.CRC32C: 4,
-    ChecksumAlgorithm.CRC64NVME: 8,
-    ChecksumAlgorithm.SHA1: 20,
-    ChecksumAlgorithm.SHA256: 32,
-}
 _POLYNOMIALS: Final = {
     ChecksumAlgorithm.CRC32: crc.CRC32,
     ChecksumAlgorithm.CRC32C: crc.CRC32C,
@@ -53,26 +45,6 @@ _UPLOAD_TYPES: Final[Mapping[ChecksumAlgorithm, tuple[ChecksumType, ...]]] = {
 }
 _SHA256_HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
 _COMPOSITE: Final = re.compile(r"(.+)-([1-9][0-9]{0,4})")
-
-
-class ChecksumHasher:
-    """One x-amz-checksum of bytes that come in pieces."""
-
-    def __init__(self, algorithm: ChecksumAlgorithm) -> None:
-        self.algorithm: Final = algorithm
-        self._running: Final = _running(algorithm)
-
-    def update(self, data: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes."""
-        self._running.update(data)
-
-    def digest(self) -> bytes:
-        """Give the digest of all bytes so far, big-endian where it is a CRC."""
-        return self._running.digest()
-
-    def checksum(self) -> Checksum:
-        """Give the checksum as it is stored and answered."""
-        return Checksum(self.algorithm, _base64(self.digest()))
 
 
 class DeclaredDigests(msgspec.Struct, frozen=True):
@@ -208,7 +180,7 @@ def parse_checksum(algorithm: ChecksumAlgorithm, value: str, *, of_upload: bool 
     value = value.strip()
     composite = _COMPOSITE.fullmatch(value) if of_upload else None
     digest = _from_base64(composite[1] if composite else value)
-    if len(digest) != _DIGEST_BYTES[algorithm]:
+    if len(digest) != DIGEST_BYTES[algorithm]:
         raise S3Error(
             ErrorCode.BAD_DIGEST, f"Value for {HEADER_PREFIX}{algorithm.lower()} header is invalid."
         )
@@ -285,7 +257,7 @@ def whole_checksum(
     value = int.from_bytes(digests[0])
     for digest, (_, size) in zip(digests[1:], parts[1:], strict=True):
         value = crc.combine(polynomial, value, int.from_bytes(digest), size)
-    return Checksum(algorithm, _base64(value.to_bytes(_DIGEST_BYTES[algorithm])))
+    return Checksum(algorithm, _base64(value.to_bytes(DIGEST_BYTES[algorithm])))
 
 
 def completed_checksums(
@@ -345,32 +317,6 @@ def checksum_headers(checksums: Sequence[Checksum]) -> tuple[tuple[str, str], ..
         return ()
     values = tuple((HEADER_PREFIX + c.algorithm.lower(), c.value) for c in checksums)
     return (*values, ("x-amz-checksum-type", str(checksums[0].type)))
-
-
-class _RunningCrc:
-    def __init__(self, step: Callable[[bytes | bytearray | memoryview, int], int], digest_bytes: int) -> None:
-        self._step: Final = step
-        self._digest_bytes: Final = digest_bytes
-        self._value = 0
-
-    def update(self, data: bytes | bytearray | memoryview) -> None:
-        self._value = self._step(data, self._value)
-
-    def digest(self) -> bytes:
-        return self._value.to_bytes(self._digest_bytes)
-
-
-def _running(algorithm: ChecksumAlgorithm) -> "_RunningCrc | hashlib._Hash":
-    if algorithm is ChecksumAlgorithm.SHA1:
-        return hashlib.sha1(usedforsecurity=False)
-    if algorithm is ChecksumAlgorithm.SHA256:
-        return hashlib.sha256()
-    steps = {
-        ChecksumAlgorithm.CRC32: zlib.crc32,
-        ChecksumAlgorithm.CRC32C: _awscrt.crc32c,
-        ChecksumAlgorithm.CRC64NVME: _awscrt.crc64nvme,
-    }
-    return _RunningCrc(steps[algorithm], _DIGEST_BYTES[algorithm])
 
 
 def _content_md5(header: str | None) -> bytes | None:

@@ -1,5 +1,6 @@
 """Reads while the origin cuts, lies or fails, and while the disk does: never a wrong byte, never a short body that looks whole."""
 
+import dataclasses
 import errno
 import random
 from collections.abc import Callable
@@ -17,9 +18,10 @@ from storage.errors import (
     OriginRefusedError,
     OriginUnavailableError,
 )
+from storage.hashers import ChecksumHasher
 from storage.records import ObjectRecord
-from storage.requests import Content
-from storage.types import MIB, ByteRange, CacheResult, ObjectName, RangeSpec
+from storage.requests import Body, Content
+from storage.types import MIB, ByteRange, CacheResult, ChecksumAlgorithm, ObjectName, RangeSpec
 from tests.fakes.filesystem import Call, FakeFilesystem, Operation
 from tests.fakes.origin_faults import Fault
 from tests.fakes.running_engine import (
@@ -273,6 +275,122 @@ async def test_a_version_that_was_deleted_in_the_middle_ends_the_read() -> None:
             await running.get("key", RangeSpec(start=3 * MIB))
         with pytest.raises(NoSuchKeyError):
             await running.get("key")
+
+
+# --- The checksum of the whole object --------------------------------------------------------------------------------
+
+
+def checksum_header(data: bytes, algorithm: ChecksumAlgorithm = ChecksumAlgorithm.CRC32) -> dict[str, str]:
+    """Give the header, as the fake origin's store takes it, that carries a checksum of `data`."""
+    hasher = ChecksumHasher(algorithm)
+    hasher.update(data)
+    return {f"x_amz_checksum_{algorithm.lower()}": hasher.checksum().value}
+
+
+async def read_into(body: Body, got: list[bytes]) -> None:
+    """Take all pieces of a body, keeping what came where it fails."""
+    while (piece := await body.next_piece()) is not None:
+        got.append(bytes_of(piece))
+
+
+@pytest.mark.parametrize("size", [0, 1000, MIB, 2 * MIB, 3 * MIB + 5])
+async def test_a_short_answer_that_agrees_with_itself_is_neither_given_whole_nor_kept(size: int) -> None:
+    """B14: Content-Length lies, ETag and checksum are true: the reader gets an error, and the next one the object."""
+    async with running_engine() as running:
+        running.origin.store.put(BUCKET, "key", DATA, **checksum_header(DATA))
+        running.origin.faults.add(Fault(operation="GetObject", content_length=size))
+
+        with pytest.raises((OriginUnavailableError, ObjectChangedError)):
+            await running.get("key")
+        await running.fills_ended()
+        kept = running.engine._components.supply.record(NAME)
+        got = await running.get("key")
+        await running.fills_ended()
+        again = await running.get("key")
+
+        assert kept is None
+        assert got.data == again.data == DATA
+        assert again.result is CacheResult.HIT
+
+
+async def test_a_short_answer_gives_no_byte_of_its_last_block() -> None:
+    """A reader of a long lie is cut before its end: what it got is never as long as what it was promised."""
+    async with running_engine() as running:
+        running.origin.store.put(BUCKET, "key", DATA, **checksum_header(DATA))
+        running.origin.faults.add(Fault(operation="GetObject", content_length=2 * MIB + 5))
+
+        opened = await running.engine.open_object(NAME)
+        body = opened.read(ByteRange(0, opened.record.size))
+        await opened.close()
+        got: list[bytes] = []
+        with pytest.raises(OriginUnavailableError) as failure:
+            await read_into(body, got)
+        await body.close()
+
+        assert failure.value.code == "BadAnswer"
+        assert sum(map(len, got)) <= 2 * MIB
+        assert DATA.startswith(b"".join(got))
+
+
+@pytest.mark.parametrize("times", [1, -1])
+async def test_the_gateway_begins_a_get_again_when_nothing_of_a_refuted_answer_was_given(times: int) -> None:
+    """A lie told once is not noticed by the client; one told each time is an error, not a short body."""
+    async with running_engine() as running:
+        running.origin.store.put(BUCKET, "key", DATA, **checksum_header(DATA))
+        running.origin.faults.add(Fault(operation="GetObject", content_length=1000, times=times))
+        context = OperationContext(
+            running.engine, NoBody(), running.clock, "key", is_signed=True, region="", scheme="http"
+        )
+        request = parse("GET", "/bucket/key", [("host", "gateway")], request_id="1", received_at_s=0.0)
+
+        if times < 0:
+            with pytest.raises(ObjectChangedError):
+                await get_object(context, request)
+            return
+        response = await get_object(context, request)
+
+        assert response.body is not None
+        assert not isinstance(response.body, bytes)
+        assert (response.status, response.length) == (200, SIZE)
+        assert await read_all(response.body) == DATA
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_other_bytes_of_the_same_length_are_found_out(*, keeps: bool, is_known: bool) -> None:
+    """A whole object is checked in fills and in streams past the cache, after a HEAD too."""
+    filesystem = FakeFilesystem()
+    async with running_engine(filesystem=filesystem) as running:
+        running.origin.store.put(BUCKET, "key", DATA, **checksum_header(DATA))
+        stored = running.origin.store.buckets[BUCKET].objects["key"]
+        if is_known:
+            await describe(running)
+        running.origin.store.buckets[BUCKET].objects["key"] = dataclasses.replace(stored, body=OTHER)
+        if not keeps:
+            running.engine._components.supply._parts.keep_bytes_max = 0
+
+        with pytest.raises(OriginUnavailableError) as failure:
+            await running.get("key")
+        await running.fills_ended()
+        kept = running.engine._components.supply.record(NAME)
+
+        assert failure.value.code == "BadAnswer"
+        assert kept is None
+
+
+@pytest.mark.parametrize("algorithm", ChecksumAlgorithm)
+async def test_an_object_with_a_true_checksum_is_given_and_kept(algorithm: ChecksumAlgorithm) -> None:
+    """Each algorithm: the cold GET is whole, and the second one a HIT."""
+    async with running_engine() as running:
+        running.origin.store.put(BUCKET, "key", DATA, **checksum_header(DATA, algorithm))
+
+        got = await running.get("key")
+        await running.fills_ended()
+        again = await running.get("key")
+
+        assert (got.data, got.result) == (DATA, CacheResult.MISS)
+        assert (again.data, again.result) == (DATA, CacheResult.HIT)
+        assert running.origin.requests["GetObject"] == 1
 
 
 # --- The disk --------------------------------------------------------------------------------------------------------

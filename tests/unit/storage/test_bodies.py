@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from storage.bodies import CUTS_MAX, BodyParts, Held, VersionBody
 from storage.cached import DropExtents
@@ -19,9 +20,20 @@ from storage.errors import (
     OriginUnavailableError,
 )
 from storage.fills import Fill, FillParts, FillTable
+from storage.hashers import ChecksumHasher
 from storage.records import FORMAT, ObjectRecord, ObjectState, OriginIdentity, Validated
 from storage.segments import SegmentLimits, SegmentStore
-from storage.types import MIB, ByteRange, CacheResult, Extent, Location, ObjectName, Stream
+from storage.types import (
+    MIB,
+    ByteRange,
+    CacheResult,
+    Checksum,
+    ChecksumAlgorithm,
+    Extent,
+    Location,
+    ObjectName,
+    Stream,
+)
 from tests.fakes.filesystem import FakeFilesystem
 from tests.fakes.running_engine import bytes_of, read_all, until
 
@@ -406,6 +418,26 @@ async def test_a_stream_that_breaks_off_is_taken_up_where_it_ended() -> None:
 
     assert await read_all(source.body()) == DATA
     assert source.asked == [ByteRange(0, SIZE), ByteRange(MIB + 5, SIZE)]
+
+
+@pytest.mark.parametrize("size", [SIZE, 1000])
+async def test_a_stream_of_the_whole_object_is_held_against_its_checksum(size: int) -> None:
+    """True bytes are given to the end; of others the last chunk is not, and the version is forgotten."""
+    hasher = ChecksumHasher(ChecksumAlgorithm.CRC32)
+    hasher.update(DATA[:size])
+    true, false = Source(), Source()
+    true.keeps = false.keeps = False
+    true.record = replace(true.record, size=size, checksums=(hasher.checksum(),))
+    false.record = replace(true.record, checksums=(Checksum(ChecksumAlgorithm.CRC32, "AAAAAA=="),))
+
+    data = await read_all(true.body(0, size))
+    with pytest.raises(OriginUnavailableError if size == SIZE else ObjectChangedError):
+        await read_all(false.body(0, size))
+
+    assert data == DATA[:size]
+    assert (true.forgotten, false.forgotten) == (0, 1)
+    assert false.counted["origin"] == (size - 1) // (256 * 1024) * (256 * 1024)
+    assert (false.open_streams, false.pins()) == (0, 0)
 
 
 async def test_giving_up_a_stream_closes_it() -> None:

@@ -16,10 +16,11 @@ from storage.errors import (
     ObjectChangedError,
     OriginUnavailableError,
 )
-from storage.fills import JOIN_AHEAD_BYTES_MAX, UNJOINED_BYTES_MAX, Fill, FillParts, FillTable
+from storage.fills import JOIN_AHEAD_BYTES_MAX, UNJOINED_BYTES_MAX, Fill, FillParts, FillTable, Proof
+from storage.hashers import ChecksumHasher
 from storage.requests import FileSpan
 from storage.segments import SegmentLimits, SegmentStore
-from storage.types import MIB, ByteRange, Extent, Stream
+from storage.types import MIB, ByteRange, Checksum, ChecksumAlgorithm, Extent, Stream
 from tests.fakes.filesystem import FakeFilesystem, Operation
 from tests.fakes.running_engine import bytes_of, until
 
@@ -92,6 +93,7 @@ class Bench:
         self.table = FillTable()
         self.answer = Answer()
         self.added: list[Extent] = []
+        self.forgotten = 0
         self.room_asked: list[int] = []
         self.gives_room = False
         self.on_room: Callable[[], None] = lambda: None
@@ -99,19 +101,22 @@ class Bench:
     async def _add(self, extent: Extent) -> None:
         self.added.append(extent)
 
+    async def _forget(self) -> None:
+        self.forgotten += 1
+
     async def _make_room(self, size: int) -> bool:
         self.room_asked.append(size)
         self.on_room()
         return self.gives_room
 
-    def fill(self, start: int, stop: int) -> Fill:
+    def fill(self, start: int, stop: int, told: tuple[Checksum, ...] = ()) -> Fill:
         """Make a fill."""
         parts = FillParts(self.segments, self.workers, self._make_room, 2 * MIB)
-        return Fill(ByteRange(start, stop), parts, self._add)
+        return Fill(ByteRange(start, stop), parts, self._add, Proof(told, self._forget))
 
-    def start(self, start: int, stop: int) -> Fill:
+    def start(self, start: int, stop: int, told: tuple[Checksum, ...] = ()) -> Fill:
         """Make a fill and run it, with one reader."""
-        fill = self.fill(start, stop)
+        fill = self.fill(start, stop, told)
         self.table.start(VERSION, fill, self.answer.opening())
         fill.join()
         return fill
@@ -466,3 +471,98 @@ async def test_a_reader_far_ahead_is_not_sent_to_the_fill() -> None:
     assert bench.table.next_start(VERSION, MIB) is None
     assert repr(fill) == f"<Fill [{MIB}, {JOIN_AHEAD_BYTES_MAX + 10 * MIB}) arrived {MIB}, 1 readers>"
     await bench.table.close()
+
+
+# --- The checksum of the whole object --------------------------------------------------------------------------------
+
+
+def checksum_of(data: bytes, algorithm: ChecksumAlgorithm = ChecksumAlgorithm.CRC32) -> tuple[Checksum, ...]:
+    """Give what an origin tells of an object's bytes."""
+    hasher = ChecksumHasher(algorithm)
+    hasher.update(data)
+    return (hasher.checksum(),)
+
+
+@pytest.mark.parametrize("algorithm", ChecksumAlgorithm)
+@pytest.mark.parametrize("size", [1000, MIB, 3 * MIB, 5 * MIB + 77])
+async def test_a_fill_of_the_bytes_that_the_checksum_is_of_is_complete(
+    algorithm: ChecksumAlgorithm, size: int
+) -> None:
+    """All bytes are given and told to the index, nothing is forgotten."""
+    bench = Bench()
+    fill = bench.start(0, size, checksum_of(DATA[:size], algorithm))
+    bench.answer.feed(*(DATA[at : min(at + 200_000, size)] for at in range(0, size, 200_000)), b"")
+
+    await ended(bench)
+
+    assert await fill.wait_for(size - 1)
+    assert fill.failure is None
+    assert (bench.added[0].start, bench.added[-1].stop) == (0, size)
+    assert bench.forgotten == 0
+
+
+@pytest.mark.parametrize("size", [1000, MIB, 2 * MIB, 3 * MIB, 5 * MIB + 77])
+async def test_a_fill_of_other_bytes_fails_and_its_version_is_forgotten(size: int) -> None:
+    """What no reader may keep is not told to the index any more, and who waits gets BadAnswer, after the forgetting."""
+    bench = Bench()
+    fill = bench.start(0, size, checksum_of(DATA))
+    bench.answer.feed(*(DATA[at : min(at + 200_000, size)] for at in range(0, size, 200_000)), b"")
+
+    with pytest.raises(OriginUnavailableError) as failure:
+        await fill.wait_for(size - 1)
+
+    assert failure.value.code == "BadAnswer"
+    assert fill.is_refuted
+    assert bench.forgotten == 1
+    assert all(extent.stop < size for extent in bench.added)
+    with pytest.raises(OriginUnavailableError):
+        await fill.wait_for(0)
+    assert bench.is_settled()
+
+
+@pytest.mark.parametrize(("size", "given"), [(1000, 0), (MIB, 0), (2 * MIB, MIB), (2 * MIB + 5, 2 * MIB)])
+async def test_the_last_block_is_not_given_before_it_is_compared(size: int, given: int) -> None:
+    """What lies before it is given as it comes, the rest after the comparison, however it lies in memory."""
+    bench = Bench()
+    fill = bench.start(0, size, checksum_of(DATA[:size]))
+    bench.answer.feed(DATA[: size - 1])
+    await until(lambda: fill._received == size - 1)
+    while_missing = fill.arrived
+    bench.workers.free.clear()
+    bench.answer.feed(DATA[size - 1 : size], b"")
+    await until(lambda: fill._received == size)
+    await until(lambda: bool(fill._writing))
+    while_comparing = fill.arrived
+    taken = fill.take(given - 1, size) if given else b""
+
+    bench.workers.free.set()
+    is_there = await fill.wait_for(size - 1)
+
+    assert (while_missing, while_comparing) == (given, given)
+    assert (taken if isinstance(taken, bytes) else bytes_of(taken)) == DATA[given - 1 : given]
+    assert is_there
+    assert fill.arrived == size
+
+
+async def test_without_a_checksum_bytes_are_given_as_they_come() -> None:
+    """Nothing is held back where nothing could be compared."""
+    bench = Bench()
+    fill = bench.start(0, 1000)
+    bench.answer.feed(DATA[:10])
+
+    assert await fill.wait_for(9)
+    await bench.table.close()
+
+
+async def test_a_fill_that_broke_off_proves_nothing() -> None:
+    """Whole blocks are kept, and the version stays."""
+    bench = Bench()
+    fill = bench.start(0, 4 * MIB, checksum_of(DATA[: 4 * MIB]))
+    bench.answer.feed(DATA[: MIB + 500], OriginUnavailableError("cut", status=0, code="Incomplete"))
+
+    with pytest.raises(OriginUnavailableError):
+        await fill.wait_for(3 * MIB)
+
+    assert not fill.is_refuted
+    assert bench.forgotten == 0
+    assert [(extent.start, extent.stop) for extent in bench.added] == [(0, MIB)]

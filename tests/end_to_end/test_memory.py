@@ -1,0 +1,61 @@
+"""The gateway's memory does not grow with the size of objects or the number of clients.
+
+16 clients move 64 MiB objects by default, 256 MiB with FOREBAY_TEST_MEDIUM=1 and 1 GiB with FOREBAY_TEST_LONG=1, each with boto3's
+default transfer settings: ten connections a client.
+"""
+
+import filecmp
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from storage.types import GIB, MIB
+from tests.end_to_end.content import IS_LONG, IS_MEDIUM, note_figure, write_content
+from tests.end_to_end.origins import Origin
+from tests.end_to_end.processes import GatewayProcess, S3Client, gateway
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if IS_MEDIUM else 240)]
+
+CLIENTS: Final = 16
+SIZE_BYTES: Final = GIB if IS_LONG else 256 * MIB if IS_MEDIUM else 64 * MIB
+PEAK_BYTES_MAX: Final = 300 * MIB
+
+
+def test_peak_memory_stays_low_when_many_clients_move_large_objects(
+    seaweed: Origin, make_bucket: Callable[[Origin], str], tmp_path: Path
+) -> None:
+    """16 clients upload, read back warm, and read cold through a cache too small for all of it: under 300 MiB each time."""
+    bucket, total_bytes = make_bucket(seaweed), CLIENTS * SIZE_BYTES
+    source = write_content(tmp_path / "source", 1, SIZE_BYTES)
+
+    with gateway(seaweed.endpoint, tmp_path / "cache", cache_size=f"{3 * total_bytes}") as running:
+        _at_once(running, lambda client, n: client.upload_file(str(source), bucket, f"{n}"))
+        uploaded = running.peak_memory_bytes()
+        running.flush(f"s3://{bucket}/")
+        flushed = running.peak_memory_bytes()
+        _at_once(running, lambda client, n: _download(client, bucket, n, source, tmp_path))
+        warm = running.peak_memory_bytes()
+    with gateway(seaweed.endpoint, tmp_path / "small", cache_size=f"{total_bytes // 2}") as running:
+        _at_once(running, lambda client, n: _download(client, bucket, n, source, tmp_path))
+        cold = running.peak_memory_bytes()
+
+    peaks = {"uploaded": uploaded, "flushed": flushed, "warm": warm, "cold": cold}
+    shown = ", ".join(f"{name} {peak // MIB} MiB" for name, peak in peaks.items())
+    note_figure(f"peak memory, {CLIENTS} clients of {SIZE_BYTES // MIB} MiB: {shown}")
+    assert max(peaks.values()) < PEAK_BYTES_MAX, shown
+
+
+def _at_once(running: GatewayProcess, work: Callable[[S3Client, int], None]) -> None:
+    clients = [running.client() for _ in range(CLIENTS)]
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        list(threads.map(work, clients, range(CLIENTS)))
+
+
+def _download(client: S3Client, bucket: str, number: int, source: Path, directory: Path) -> None:
+    target = directory / f"target-{number}"
+    client.download_file(bucket, f"{number}", str(target))
+    assert filecmp.cmp(source, target, shallow=False), f"object {number} differs"
+    target.unlink()
