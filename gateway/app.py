@@ -8,6 +8,7 @@ flush before the engine closes. A failure of the engine's background work stops 
 """
 
 import asyncio
+import ctypes
 import hashlib
 import logging
 import random
@@ -43,6 +44,11 @@ STALLED_RECEIVE_S: Final = 60.0
 """A client that sends nothing for so long in the middle of a body loses its connection."""
 
 DRAIN_S_MAX: Final = 24 * 3600.0
+
+_M_ARENA_MAX: Final = -8
+"""glibc's name for the number of its heaps, as mallopt(3) takes it."""
+
+HEAPS: Final = 2
 
 ACCESS_LOG_OFF: Final = "off"
 
@@ -98,6 +104,8 @@ def run(
         OSError: An address cannot be listened on.
     """
     _start_logging(settings)
+    # Of the whole process, so not in `serve`, which may be one of several things in its process.
+    _share_heaps()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(
             serve(
@@ -248,6 +256,18 @@ def _raise_descriptor_limit() -> None:
     """Allow as many open files as the system lets us: two a connection, one a segment."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _share_heaps() -> None:
+    """Have the C library's threads share two heaps.
+
+    glibc would make eight a processor, and bodies pass through all of them, each keeping what it once grew to. Measured
+    with 16 clients that upload 64 MiB each: a tenth less at the peak, no more processor time. (Buffers mapped one by one
+    would go back at once, but cost 40 % more processor time in page faults.) Other C libraries have no mallopt.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, HEAPS)
 
 
 def _start_logging(settings: Settings) -> None:
