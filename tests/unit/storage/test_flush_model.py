@@ -303,6 +303,8 @@ class FlushWorld(RuleBasedStateMachine):
     @rule(wait_s=st.sampled_from([0.5, 10.0, 70.0]))
     def wait(self, wait_s: float) -> None:
         self.now_s += wait_s
+        # A Tick is the driver's one timer that has fired, perhaps early: nothing is asked for any more.
+        self.wake_s = None
         self.tell(Tick())
 
     # --- What always holds ---
