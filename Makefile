@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-test
 STAMP_DEMO := $(VENV)/.installed-demo
 
+# Compiled test modules are kept: compiling takes a third of the inner loop.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-unit test-long check format clean
 
 demo: $(STAMP_DEMO)

@@ -190,11 +190,13 @@ class Listener(web.Server):
     async def stop(self, grace_s: float) -> None:
         """Close idle connections, let running requests end within `grace_s`, cut off the rest.
 
-        aiohttp's own shutdown stops reading from every connection, so a body that is still on its way would never end.
+        aiohttp's own shutdown stops reading from every connection, so a body that is still on its way would never end;
+        its handler's `close` leaves the socket of an idle connection open.
         """
-        for protocol in tuple(self._wires):
+        for protocol, wire in tuple(self._wires.items()):
             if protocol not in self._running:
                 protocol.close()
+                wire.transport.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._ended.wait()

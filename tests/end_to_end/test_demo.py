@@ -53,8 +53,9 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
             yield started
         finally:
             if process.poll() is None:
-                process.kill()
-                process.wait()
+                # Not SIGKILL: that would leave the origin that it started.
+                process.send_signal(signal.SIGINT)
+                process.wait(30)
             process.stdout.close()
 
 

@@ -5,6 +5,7 @@ default transfer settings: ten connections a client.
 """
 
 import filecmp
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,6 +39,7 @@ def test_peak_memory_stays_low_when_many_clients_move_large_objects(
         flushed = running.peak_memory_bytes()
         _at_once(running, lambda client, n: _download(client, bucket, n, source, tmp_path))
         warm = running.peak_memory_bytes()
+    shutil.rmtree(tmp_path / "cache")
     with gateway(seaweed.endpoint, tmp_path / "small", cache_size=f"{total_bytes // 2}") as running:
         _at_once(running, lambda client, n: _download(client, bucket, n, source, tmp_path))
         cold = running.peak_memory_bytes()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -17,6 +18,14 @@ from tests.fakes.certificate import make_certificate
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 if IS_LONG else 180)]
 
 SIZES = [0, 1, 5 * MIB - 1, 64 * MIB, *([GIB] if IS_LONG else [])]
+
+
+class Readable(Protocol):
+    """A file, or boto3's body of an answer."""
+
+    def read(self, size: int, /) -> bytes:
+        """Give the next bytes, at most `size`; b"" at the end."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +73,16 @@ def test_transfer_is_byte_identical_and_keeps_its_etag_when_flushed(
     client.download_file(served.bucket, key, str(tmp_path / "from-gateway"))
     served.gateway.flush(f"s3://{served.bucket}/{key}")
     etag_after = client.head_object(Bucket=served.bucket, Key=key)["ETag"]
-    served.origin.client().download_file(served.bucket, key, str(tmp_path / "from-origin"))
-    at_origin = served.origin.client().head_object(Bucket=served.bucket, Key=key)
+    # In one request: moto takes a whole object into memory for each range of it.
+    at_origin = served.origin.client().get_object(Bucket=served.bucket, Key=key)
+    digest_at_origin = _digest(at_origin["Body"])
 
     assert etag == s3_etag(source)
     assert etag_after == etag
     assert at_origin["ETag"] == etag
     assert at_origin["ContentLength"] == size_bytes
-    assert _digest(tmp_path / "from-gateway") == _digest(source)
-    assert _digest(tmp_path / "from-origin") == _digest(source)
+    assert digest_at_origin == _file_digest(source)
+    assert _file_digest(tmp_path / "from-gateway") == _file_digest(source)
 
 
 DESCRIPTION = {
@@ -111,6 +121,13 @@ def test_headers_metadata_and_tags_are_the_same_at_the_origin_when_flushed(
     assert sorted(tags, key=lambda tag: str(tag["Key"])) == TAGS
 
 
-def _digest(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "md5").hexdigest()
+        return _digest(file)
+
+
+def _digest(source: Readable) -> str:
+    digest = hashlib.md5()
+    while piece := source.read(MIB):
+        digest.update(piece)
+    return digest.hexdigest()

@@ -13,7 +13,7 @@ LINES_MAX = 700
 
 LONG_FILES = {
     "tests/fakes/origin_store.py": "one S3 server's whole state, which no reader wants to look for in two places",
-    "tests/unit/storage/origin/test_client.py": "one test a behaviour of the origin's client",
+    "tests/integration/origin/test_client.py": "one test a behaviour of the origin's client",
     "tests/unit/storage/test_commit.py": "one test a way in which a group may go through the door, or not",
     "tests/unit/storage/test_compaction.py": "one test a place where a compaction may be cut short",
     "tests/integration/test_flusher.py": "one test a way in which a flush may go wrong",

@@ -421,6 +421,7 @@ async def test_commit_when_no_segment_id_is_left(disk: FakeFilesystem) -> None:
         assert directory.journal.segment_id != file_before
 
 
+@pytest.mark.slow
 async def test_commit_when_too_many_wait(directory: OpenDirectory) -> None:
     """The queue is bounded: what is over it is refused at once, and nothing of it is written."""
     results = await outcomes(*[directory.commit.commit(Released(FORMAT, n)) for n in range(WAITING_MAX + 3)])

@@ -1060,6 +1060,7 @@ def test_scan_when_killed_at_every_call() -> None:
         run.check_recovery(killed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("written_share", [0.0, 0.7])
 @pytest.mark.parametrize("is_persistent", [False, True])

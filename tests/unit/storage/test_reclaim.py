@@ -354,6 +354,7 @@ async def test_run_when_a_row_cannot_be_read(disk: FakeFilesystem) -> None:
 # --- over time -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_cache_when_many_times_its_size_goes_through(disk: FakeFilesystem, seed: int) -> None:
     """The directory stays under its limit, nothing dirty is lost, and no write is refused while clean bytes can go (B52)."""

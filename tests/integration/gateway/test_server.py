@@ -382,8 +382,8 @@ async def test_running_requests_end_when_the_server_stops(tmp_path: Path) -> Non
         await connection.send(gateway.signed("GET", "/bucket/key"))
         await gate.reached.wait()
 
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(gateway.server.stop(5.0))
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            tasks.create_task(gateway.server.stop(60.0))
             idle_rest = await idle.reader.read()
             gate.opened.set()
             answer = await connection.answer()
