@@ -18,7 +18,6 @@ from typing import Final
 from storage.types import MIB
 
 IS_LONG: Final = os.environ.get("FOREBAY_TEST_LONG") == "1"
-IS_MEDIUM: Final = IS_LONG or os.environ.get("FOREBAY_TEST_MEDIUM") == "1"
 
 PART_BYTES: Final = 8 * MIB
 """boto3's default transfer settings: longer files are uploaded in parts of this size."""
