@@ -15,7 +15,9 @@ out and feeds their outcomes back. The unit is the key, since that is what must 
   is followed by a wait of the origin's time-out and a HEAD before it is confirmed. Neither wait takes a slot.
 - FlushSucceeded is not the end: Confirm has the journal written, and only Confirmed makes the bytes clean.
 - A refusal that concerns a bucket or the credentials suspends the bucket: one key at a time is tried, at growing intervals,
-  until one gets an answer of its own. Others are not affected, by slots, order or cost.
+  until one gets an answer of its own. Others are not affected, by slots, order or cost. So does an origin that is away, which
+  shows in several attempts in a row: else a hundred thousand keys, each with a backoff of its own, would be a storm. One key
+  that never gets an answer is no outage as long as others get theirs.
 - Urgent is what a barrier waits for and what is near its deadline. It goes first, but the last slot is left to the rest.
 
 Each event costs O(log n), but for BarrierAdded, which counts the keys of its bucket (a microsecond each), and what ends many
@@ -299,7 +301,7 @@ class FlushPlanner:
         if bucket is None:
             return  # nothing of it waits
         if event.is_open:
-            self._gate.open(bucket)
+            self._open(bucket)
         elif not bucket.is_suspended:
             self._suspend(bucket, event.reason, event.jitter)
 
@@ -333,7 +335,7 @@ class FlushPlanner:
 
     def _succeed(self, key: FlushKey) -> None:
         self._end_flight(key)
-        self._gate.open(self._books.bucket(key.name.bucket))
+        self._open(self._books.bucket(key.name.bucket))
         assert key.sent is not None, f"{key!r} sent nothing"
         key.attempts, key.reason = 0, ""
         if key.is_overtaken:
@@ -364,6 +366,7 @@ class FlushPlanner:
 
     def _fail(self, key: FlushKey, event: FlushFailed) -> None:
         bucket = self._books.bucket(key.name.bucket)
+        ends_attempt = key.flight is not None and key.flight.remaining == 1
         was_probe = self._end_flight(key)
         key.reason = event.reason
         self._note(key, f"{event.kind.value}: {event.reason}")
@@ -374,17 +377,31 @@ class FlushPlanner:
                     self._suspend(bucket, event.reason, event.jitter)
                 self._go_on(key)
             case FailureKind.REFUSE:
-                self._gate.open(bucket)  # the answer was about the object, so the bucket takes requests
+                self._open(bucket)  # the answer was about the object, so the bucket takes requests
                 self._refuse(key, event)
             case FailureKind.RETRY | FailureKind.THROTTLE | FailureKind.UNKNOWN_OUTCOME:
                 if event.kind is FailureKind.UNKNOWN_OUTCOME:
                     key.remember_attempt(event.sequence)
+                retry_in_s = event.retry_after_s
                 if was_probe and bucket.is_suspended:
-                    self._gate.put_off(bucket, self._now_s, event.jitter)
+                    # Behind the next probe: a key that never gets an answer must not be every probe.
+                    due_s = self._gate.put_off(bucket, self._now_s, event.jitter)
+                    retry_in_s = max(retry_in_s, due_s - self._now_s + self._settings.retry_s_min)
+                if event.is_outage:
+                    self._note_outage(bucket, key, event, ends_attempt=ends_attempt)
                 key.attempts += 1
-                self._go_on(key, retry_in_s=max(self._backoff_s(key, event.jitter), event.retry_after_s))
+                self._go_on(key, retry_in_s=max(self._backoff_s(key, event.jitter), retry_in_s))
             case _:
                 assert_never(event.kind)
+
+    def _note_outage(
+        self, bucket: FlushBucket, key: FlushKey, event: FlushFailed, *, ends_attempt: bool
+    ) -> None:
+        """Count an attempt that the origin did not serve; several in a row mean that it is away."""
+        bucket.unserved.add(key)
+        bucket.outages += ends_attempt
+        if bucket.outages >= self._settings.away_after and not bucket.is_suspended:
+            self._suspend(bucket, event.reason, event.jitter, is_away=True)
 
     def _refuse(self, key: FlushKey, event: FlushFailed) -> None:
         if key.is_overtaken:
@@ -471,8 +488,9 @@ class FlushPlanner:
             queue.discard(key)
         bucket = self._books.bucket(key.name.bucket)
         self._ready.discard(bucket.name, key)
+        bucket.unserved.discard(key)
         if len(bucket.keys) == 1:
-            self._gate.open(bucket)  # its suspension goes with its last key
+            self._open(bucket)  # its suspension goes with its last key
         if key.attempted:
             self._remember_strays(key.name, key.attempted)
         self._books.drop_key(key, self._now_s)
@@ -571,8 +589,17 @@ class FlushPlanner:
             bucket.probe = None
         return was_probe
 
-    def _suspend(self, bucket: FlushBucket, reason: str, jitter: float) -> None:
-        self._gate.suspend(bucket, reason, self._now_s, jitter)
+    def _open(self, bucket: FlushBucket) -> None:
+        """Let a bucket go on; where the origin is back, without waiting for the retries of those that found it away."""
+        unserved, bucket.unserved = bucket.unserved, set()
+        was_away = bucket.is_away
+        self._gate.open(bucket)
+        for key in unserved:
+            if was_away and key.state is FlushState.WAITING_RETRY:
+                self._queue(key)
+
+    def _suspend(self, bucket: FlushBucket, reason: str, jitter: float, *, is_away: bool = False) -> None:
+        self._gate.suspend(bucket, reason, self._now_s, jitter, is_away=is_away)
         self._barriers.touch(bucket.name)
 
     # --- Time ---
@@ -604,9 +631,9 @@ class FlushPlanner:
 
     def _backoff_s(self, key: FlushKey, jitter: float) -> float:
         """Wait up to a time that doubles with each attempt, all of it drawn ("full jitter"), so that retries spread."""
-        limit_s = min(
-            self._settings.retry_s_max, self._settings.retry_s_min * 2.0 ** min(key.attempts - 1, 30)
-        )
+        is_away = self._books.bucket(key.name.bucket).is_away
+        longest_s = self._settings.away_probe_s_max if is_away else self._settings.retry_s_max
+        limit_s = min(longest_s, self._settings.retry_s_min * 2.0 ** min(key.attempts - 1, 30))
         return max(self._settings.retry_s_min / 10, limit_s * jitter)
 
     # --- For tests ---

@@ -96,6 +96,8 @@ class FlushSettings:
         origin_timeout_s: After so long an attempt without an answer does not land any more.
         deadline_lead_s: A change is urgent so long before its deadline.
         deletes_max: Tombstones in one StartDeletes (AWS API_DeleteObjects allows 1000).
+        away_after: So many attempts in a row that the origin did not serve, and a bucket's origin counts as away.
+        away_probe_s_max: The longest interval of probes, and of retries, while it does.
     """
 
     concurrency: int = 6
@@ -106,6 +108,8 @@ class FlushSettings:
     probe_s_max: float = 300.0
     deadline_lead_s: float = 5.0
     deletes_max: int = 1000
+    away_after: int = 12
+    away_probe_s_max: float = 30.0
 
     def __post_init__(self) -> None:
         if self.concurrency < 1 or not 1 <= self.deletes_max <= 1000:
@@ -169,6 +173,7 @@ class FlushFailed:
         reason: For the operator; one line.
         jitter: Drawn uniformly from [0, 1).
         retry_after_s: What the origin asked for; 0 without.
+        is_outage: The origin could not be reached or could not serve: it says nothing of the object.
     """
 
     sequence: int
@@ -176,6 +181,7 @@ class FlushFailed:
     reason: str
     jitter: float
     retry_after_s: float = 0.0
+    is_outage: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Buckets that the origin refuses as a whole: set aside, and tried with one key at a time, at growing intervals."""
+"""Buckets whose origin refuses them as a whole or is away: set aside, and tried with one key at a time, at growing intervals."""
 
 from collections.abc import Mapping
 
@@ -26,19 +26,22 @@ class BucketGate:
         # Suspended buckets whose probe is due and that may have a key to try, in order.
         self._candidates: dict[str, None] = {}
 
-    def suspend(self, bucket: FlushBucket, reason: str, now_s: float, jitter: float) -> None:
-        """Set a bucket aside; its next probe gets due after a while that grows with each refusal."""
-        bucket.is_suspended, bucket.reason = True, reason
+    def suspend(
+        self, bucket: FlushBucket, reason: str, now_s: float, jitter: float, *, is_away: bool = False
+    ) -> None:
+        """Set a bucket aside; its next probe gets due after a while that grows with each failed one."""
+        bucket.is_suspended, bucket.is_away, bucket.reason = True, is_away, reason
         self._ready.suspend(bucket.name)
         self.put_off(bucket, now_s, jitter)
 
-    def put_off(self, bucket: FlushBucket, now_s: float, jitter: float) -> None:
-        """Put the next probe off, the last one having shown nothing."""
+    def put_off(self, bucket: FlushBucket, now_s: float, jitter: float) -> float:
+        """Put the next probe off, the last one having shown nothing; give its time."""
         bucket.suspensions += 1
-        limit_s = min(
-            self._settings.probe_s_max, self._settings.probe_s_min * 2.0 ** min(bucket.suspensions, 30)
-        )
-        self._times.put(now_s + max(self._settings.probe_s_min, limit_s * jitter), bucket.name)
+        longest_s = self._settings.away_probe_s_max if bucket.is_away else self._settings.probe_s_max
+        limit_s = min(longest_s, self._settings.probe_s_min * 2.0 ** min(bucket.suspensions, 30))
+        due_s = now_s + max(self._settings.probe_s_min, limit_s * jitter)
+        self._times.put(due_s, bucket.name)
+        return due_s
 
     def make_due(self, bucket: FlushBucket) -> None:
         """Let a suspended bucket be probed as soon as it has a key to try and a slot is free."""
@@ -53,9 +56,11 @@ class BucketGate:
             self._candidates[bucket.name] = None
 
     def open(self, bucket: FlushBucket) -> None:
-        """Let a bucket take part again; an open one is left alone."""
+        """Let a bucket take part again, the origin having served an attempt."""
+        bucket.outages = 0
         if bucket.is_suspended:
-            bucket.is_suspended, bucket.suspensions, bucket.reason = False, 0, ""
+            bucket.is_suspended, bucket.is_away = False, False
+            bucket.suspensions, bucket.reason = 0, ""
             bucket.probe_is_due = False
             self._times.discard(bucket.name)
             self._candidates.pop(bucket.name, None)

@@ -134,14 +134,35 @@ class FlushKey:
 
 
 class FlushBucket:
-    """The keys of one bucket and its suspension."""
+    """The keys of one bucket and its suspension.
 
-    __slots__ = ("flights", "is_suspended", "keys", "name", "probe", "probe_is_due", "reason", "suspensions")
+    Attributes:
+        outages: Attempts since the last one that the origin served.
+        unserved: The keys of these attempts.
+        is_away: It is suspended since the origin serves nobody, which ends without anybody's help.
+    """
+
+    __slots__ = (
+        "flights",
+        "is_away",
+        "is_suspended",
+        "keys",
+        "name",
+        "outages",
+        "probe",
+        "probe_is_due",
+        "reason",
+        "suspensions",
+        "unserved",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.keys: dict[str, FlushKey] = {}
         self.flights = 0
+        self.outages = 0
+        self.unserved: set[FlushKey] = set()
+        self.is_away = False
         self.is_suspended = False
         self.reason = ""
         self.suspensions = 0
@@ -150,5 +171,5 @@ class FlushBucket:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether nothing will happen in the bucket until the next probe is due."""
-        return self.is_suspended and not self.flights and not self.probe_is_due
+        """Whether nothing will happen in the bucket without help: the origin refuses it, and no probe is due."""
+        return self.is_suspended and not self.is_away and not self.flights and not self.probe_is_due

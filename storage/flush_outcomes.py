@@ -9,6 +9,7 @@ from storage.errors import (
     OriginRefusedError,
     OriginSuspendedError,
     OriginThrottledError,
+    OriginUnavailableError,
     OverloadedError,
     StorageError,
 )
@@ -44,8 +45,14 @@ _DAMAGED_ON_THE_WAY: Final = frozenset({"BadDigest", "XAmzContentSHA256Mismatch"
 
 def failure_event(sequence: int, error: StorageError, jitter: float) -> FlushFailed:
     """Say what a failed attempt means. `jitter` is drawn from [0, 1)."""
-    kind = _kind(error)
-    return FlushFailed(sequence, kind, _one_line(str(error)), jitter, error.retry_after_s or 0.0)
+    return FlushFailed(
+        sequence,
+        _kind(error),
+        _one_line(str(error)),
+        jitter,
+        error.retry_after_s or 0.0,
+        is_outage=isinstance(error, OriginUnavailableError),
+    )
 
 
 def line_failure(sequence: int, code: str, message: str, jitter: float) -> FlushFailed:

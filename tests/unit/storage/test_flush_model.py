@@ -65,7 +65,8 @@ class FlushWorld(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.planner = FlushPlanner(
-            FlushSettings(concurrency=3, origin_timeout_s=TIMEOUT_S, deletes_max=2), unclean_until_s=TIMEOUT_S
+            FlushSettings(concurrency=3, origin_timeout_s=TIMEOUT_S, deletes_max=2, away_after=2),
+            unclean_until_s=TIMEOUT_S,
         )
         self.now_s = 0.0
         self.sequence = 0
@@ -246,15 +247,15 @@ class FlushWorld(RuleBasedStateMachine):
             self.settle(name, sequence)
             self.tell(FlushSucceeded(sequence))
 
-    @rule(index=INDEX, kind=st.sampled_from(FailureKind), jitter=JITTER)
-    def fail(self, index: int, kind: FailureKind, jitter: float) -> None:
+    @rule(index=INDEX, kind=st.sampled_from(FailureKind), jitter=JITTER, is_outage=st.booleans())
+    def fail(self, index: int, kind: FailureKind, jitter: float, *, is_outage: bool) -> None:
         sequence = self.take(index, StartFlush)
         if sequence is None:
             return
         name = self.name_of(sequence)
         if kind is FailureKind.UNKNOWN_OUTCOME:
             self.strays.append(Stray(name, sequence, self.now_s + TIMEOUT_S))
-        self.tell(FlushFailed(sequence, kind, "why", jitter))
+        self.tell(FlushFailed(sequence, kind, "why", jitter, is_outage=is_outage))
 
     @rule(index=INDEX)
     def skip(self, index: int) -> None:
