@@ -16,6 +16,7 @@ LONG_FILES = {
     "tests/integration/origin/test_client.py": "one test a behaviour of the origin's client",
     "tests/unit/storage/test_commit.py": "one test a way in which a group may go through the door, or not",
     "tests/unit/storage/test_compaction.py": "one test a place where a compaction may be cut short",
+    "tests/unit/storage/test_flush.py": "one test a story of the flush planner",
     "tests/integration/test_flusher.py": "one test a way in which a flush may go wrong",
     "tests/unit/storage/test_journal.py": "one test a way in which a journal file may be torn or damaged",
     "tests/unit/storage/test_recovery.py": "one test a state in which a start may find the directory",
