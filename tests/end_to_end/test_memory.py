@@ -31,7 +31,8 @@ def test_peak_memory_stays_low_when_many_clients_move_large_objects(
     bucket, total_bytes = make_bucket(seaweed), CLIENTS * SIZE_BYTES
     source = write_content(tmp_path / "source", 1, SIZE_BYTES)
 
-    with gateway(seaweed.endpoint, tmp_path / "cache", cache_size=f"{total_bytes * 3 // 2}") as running:
+    room = {"cache_size": f"{total_bytes * 3 // 2}", "dirty_bytes_max": "90%"}
+    with gateway(seaweed.endpoint, tmp_path / "cache", **room) as running:
         _at_once(running, lambda client, n: client.upload_file(str(source), bucket, f"{n}"))
         uploaded = running.peak_memory_bytes()
         running.flush(f"s3://{bucket}/")
