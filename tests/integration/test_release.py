@@ -1,13 +1,11 @@
 """Policy `release_after_flush`: bytes leave the disk once the journal has the confirmation, and nothing else does."""
 
-import asyncio
-
 import pytest
 
 from storage.policy import Freshness, FreshnessMode, Policy
 from storage.types import MIB, CacheResult, ObjectName, RangeSpec, Stream, WriteMode
 from tests.fakes.running_engine import BUCKET, BytesContent, RunningEngine, read_all, running_engine
-from tests.fakes.writing import PART, delete, flushed, head, request, until, upload
+from tests.fakes.writing import PART, delete, flushed, head, pause, request, until, upload
 
 RELEASING = Policy(release_after_flush=True)
 KEEPING = Policy()
@@ -183,7 +181,7 @@ async def test_overwrites_at_the_moment_of_the_release_lose_nothing() -> None:
         for n in range(40):
             await running.put("k", body_of(MIB // 8, n))
             if n % 3:
-                await asyncio.sleep(0.002 * (n % 5))
+                await pause(0.002 * (n % 5))
             assert (await running.get("k")).data == body_of(MIB // 8, n)
         await flushed(running)
 
