@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage.policy import Freshness, FreshnessMode, Policy
+from storage.policy import Freshness, FreshnessMode, Policy, PolicyTable
 from storage.types import MIB, CacheResult, ObjectName, RangeSpec, Stream, WriteMode
 from tests.fakes.running_engine import BUCKET, BytesContent, RunningEngine, read_all, running_engine
 from tests.fakes.writing import PART, flushed, head, pause, request, until, upload
@@ -79,19 +79,20 @@ async def test_a_tiny_body_is_released_from_its_journal_file() -> None:
 
 
 async def test_what_is_released_shares_no_segment_with_what_is_kept() -> None:
-    """Its segments die whole, and what lies beside them stays."""
-    async with running_engine(policy=KEEPING) as running:
-        segments = running.engine._components.segments
-        await running.put("kept", body_of(MIB, 1))
-        running.use(RELEASING)
-        await running.put("k", body_of(MIB, 2))
-        streams = {state.stream for state in segments.states()}
-        running.use(KEEPING)
-        kept = (await head(running, "kept")).extents[0].location.segment_id
+    """Its segments die whole, and what was written beside them stays."""
+    async with running_engine() as running:
+        running.policy[:] = [PolicyTable((Policy(prefix="gone/", release_after_flush=True),))]
+        for n in range(3):
+            await running.put(f"kept/{n}", body_of(MIB, n))
+            await running.put(f"gone/{n}", body_of(MIB, n))
+        streams = {state.stream for state in running.engine._components.segments.states()}
+
+        await flushed(running)
+        await until(lambda: disk_bytes(running) == 3 * MIB)
 
         assert streams == {Stream.DIRTY, Stream.RELEASED}
-        assert segments.state(kept) is not None
-        assert (await head(running, "k")).extents[0].location.segment_id != kept
+        assert (await running.get("kept/1")).result is CacheResult.HIT
+        assert (await running.get("gone/1")).result is CacheResult.MISS
 
 
 async def test_what_is_written_through_is_not_kept_where_it_would_be_released() -> None:

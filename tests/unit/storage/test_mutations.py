@@ -190,7 +190,7 @@ def test_flushed_when_it_releases(applied: Applied) -> None:
 
     stored = applied.rows.object(BUCKET, "key")
     assert stored is not None
-    assert (stored.state, stored.etag, stored.version_id) == (ObjectState.CLEAN, "etag", 7)
+    assert (stored.state, stored.etag, stored.version_id) == (ObjectState.CLEAN, "etag-7", 7)
     assert applied.rows.extents_of(stored) == ()
     assert effects.segments == {
         3: SegmentRow(FORMAT, 3, Stream.DIRTY),
