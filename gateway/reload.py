@@ -87,14 +87,22 @@ class Reload:
         """Read the settings again and take over what can be; never raises for what is wrong in them."""
         self._begun += 1
         number = self._begun
+        read: tuple[Settings, CertificatePair | None] | None = None
+        failure = ""
         try:
-            fresh, pair = await self._parts.workers.run(self._read)
+            read = await self._parts.workers.run(self._read)
         except (SettingsError, CertificateError) as error:
-            return self._end(number, ReloadReport(is_taken=False, reason=str(error)))
+            failure = str(error)
+        except Exception as error:
+            # Whatever a file does to whoever reads it, it must not end a gateway that serves.
+            log.exception("settings cannot be read")
+            failure = " ".join(f"{type(error).__name__}: {error}".split())
         if number < self._ended:
             # One that began later has read newer files, and was faster.
             return self._report
-        return self._end(number, self._take_over(fresh, pair))
+        if read is None:
+            return self._end(number, ReloadReport(is_taken=False, reason=failure))
+        return self._end(number, self._take_over(*read))
 
     def _read(self) -> tuple[Settings, CertificatePair | None]:
         fresh = self._parts.reread()

@@ -11,7 +11,7 @@ goes through instead.
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -214,7 +214,9 @@ class Writer:
         async def delete(name: ObjectName) -> DeleteResult:
             try:
                 if await self._deletes_back(name, ""):
-                    await self._delete_back(name, credential_id)
+                    # Where each asks the origin first, they must not all do so at once.
+                    async with through if self._parts.conflicts.is_on(name) else nullcontext():
+                        await self._delete_back(name, credential_id)
                     return DeleteResult(name.key)
                 async with through:
                     return await self.delete(name, credential_id=credential_id)

@@ -144,6 +144,17 @@ async def test_a_certificate_is_exchanged_only_as_a_pair(tmp_path: Path) -> None
     assert read_pair(certificate, key).chain == (other / "cert.pem").read_bytes()
 
 
+async def test_what_nobody_foresaw_in_a_file_ends_no_gateway(caplog: pytest.LogCaptureFixture) -> None:
+    """A file that breaks its reader is refused like one that is wrong."""
+    bench = Bench(CONFIG)
+
+    report = await bench.with_text("a = " + "[" * 100_000)
+
+    assert not report.is_taken
+    assert report.reason.startswith("RecursionError: ")
+    assert "settings cannot be read" in caplog.text
+
+
 class Held:
     """Workers whose calls have run, and whose first answer is held back."""
 
