@@ -200,15 +200,16 @@ async def test_our_own_attempts_count_as_no_other_writer_after_a_crash() -> None
         await running.put("before the crash", b"second")
         await running.put("theirs", b"ours")
         filesystem, index_home = running.stop_uncleanly()
-        running.origin.faults.clear()
-        # The engine that is left behind sends nothing from here on: it has been killed.
+        # The engine that is left behind brings nothing to the origin any more: it has been killed.
         await running.engine.close()
+        assert [at_origin(running, key) for key in keys] == [b"first"] * 3
         running.origin.store.put(BUCKET, "theirs", b"theirs")
 
         async with running_engine(
             origin=running.origin, filesystem=filesystem, index_home=index_home, policy=GUARDED, flush=QUICK
         ) as again:
             await again.put("after the crash", b"second")
+            running.origin.faults.clear()
             await flushed(again)
 
             assert at_origin(again, "before the crash") == b"second"
