@@ -13,6 +13,7 @@ import dataclasses
 import logging
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -45,7 +46,7 @@ class ReloadParts:
         started: The settings that the gateway was started with.
         reread: Reads the settings again. Blocks.
         credentials: By access key; the mapping that the server asks.
-        credential: Makes what is in it of a key.
+        make_credentials: Makes what is in it of settings.
         context: The listener's, None without TLS.
     """
 
@@ -72,7 +73,7 @@ class Reload:
         self._begun = 0
         self._ended = 0
         self._report = ReloadReport(is_taken=True)
-        self._pair: CertificatePair | None = None
+        self._pair = None if parts.context is None else _pair_at_start(parts.started)
         self.settings = parts.started
         self.failure = ""
 
@@ -135,7 +136,7 @@ class Reload:
         return ReloadReport(is_taken=True, changed=tuple(changed), needs_restart=self._needs_restart(fresh))
 
     def _use(self, pair: CertificatePair | None) -> bool:
-        """Let new connections have a pair; whether it is another one than before, as far as is known."""
+        """Let new connections have a pair; whether it is another one than before."""
         if pair is None or self._parts.context is None:
             return False
         use_pair(self._parts.context, pair)
@@ -162,3 +163,10 @@ class Reload:
         if report.needs_restart:
             log.warning("settings that need a restart: %s", ", ".join(report.needs_restart))
         return report
+
+
+def _pair_at_start(started: Settings) -> CertificatePair | None:
+    """Read what the listener began with; None where it has been replaced already by something that is no pair."""
+    with suppress(CertificateError):
+        return read_pair(Path(started.tls_cert), Path(started.tls_key))
+    return None

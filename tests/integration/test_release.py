@@ -181,7 +181,7 @@ async def test_overwrites_at_the_moment_of_the_release_lose_nothing() -> None:
 
 
 async def test_a_crash_behind_the_confirmation_leaves_nothing_to_release() -> None:
-    """The release is in the confirmation itself: a start that replays the one has done the other, the index lost or not."""
+    """The release is in the confirmation itself: a start that replays the one has done the other."""
     data = body_of(3 * MIB)
     policy = Policy(release_after_flush=True, freshness=Freshness(FreshnessMode.TTL, 3600))
     async with running_engine(policy=policy) as running:
