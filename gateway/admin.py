@@ -9,21 +9,28 @@
     GET  /-/pending?bucket=&prefix=        what is not at the origin yet, oldest first
     POST /-/retry?bucket=&prefix=          Changed
     POST /-/discard?bucket=&key=           Changed
+    GET  /-/policy?bucket=&key=            PolicyExplanation
+    POST /-/reload                         ReloadReport, as SIGHUP does it
 
 All but the first three need the signature of a key with the admin right, which the server has checked before `answer`.
 Answers are JSON, errors S3 error documents.
 """
 
 import ssl
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from aiohttp import web
 
 from gateway.context import ObjectStore, S3Response
+from gateway.explain import PolicyExplanation, explain
 from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
 from gateway.s3.request import ADMIN_BUCKET, S3Request
+from gateway.settings import Settings
 from gateway.telemetry import CONTENT_TYPE, Exporter
+from storage.errors import StorageError
+from storage.requests import StatusReport
+from storage.types import ObjectName
 
 METRICS_PATH: Final = "/metrics"
 
@@ -41,6 +48,32 @@ class Changed(msgspec.Struct, frozen=True):
     changed: int
 
 
+class ReloadReport(msgspec.Struct, frozen=True):
+    """What became of a reload of the settings.
+
+    Attributes:
+        reason: Why it was refused, in one line; "" where it was not.
+        changed: What is different from before, and in force.
+        needs_restart: What is different from how the gateway was started, and not in force.
+    """
+
+    is_taken: bool
+    reason: str = ""
+    changed: tuple[str, ...] = ()
+    needs_restart: tuple[str, ...] = ()
+
+
+class LiveSettings(Protocol):
+    """The settings in force; `gateway/reload.py`."""
+
+    settings: Settings
+    failure: str
+
+    async def reload(self) -> ReloadReport:
+        """Read them again and take over what can be."""
+        ...
+
+
 class Admin:
     """Answers the gateway's own paths; `server.OwnPaths`.
 
@@ -48,10 +81,14 @@ class Admin:
         store: The engine.
         exporter: Writes the metrics.
         has_own_port: Metrics are served by `MetricsServer`; `/metrics` here is a bucket like any other.
+        live: The settings, where they can be reloaded and explained.
     """
 
-    def __init__(self, store: ObjectStore, exporter: Exporter, *, has_own_port: bool) -> None:
+    def __init__(
+        self, store: ObjectStore, exporter: Exporter, *, has_own_port: bool, live: LiveSettings | None = None
+    ) -> None:
         self._store: Final = store
+        self._live: Final = live
         self._exporter: Final = exporter
         self._has_own_port: Final = has_own_port
 
@@ -69,7 +106,7 @@ class Admin:
             )
         return None
 
-    async def answer(self, request: S3Request) -> S3Response:
+    async def answer(self, request: S3Request) -> S3Response:  # noqa: PLR0911 - one arm a verb
         """Answer an admin verb.
 
         Raises:
@@ -78,7 +115,11 @@ class Admin:
         verb, _, rest = request.key.partition("/")
         match request.method, verb, rest:
             case "GET", "status", "":
-                return _json(self._store.status())
+                return _json(self._status())
+            case "GET", "policy", "" if self._live is not None:
+                return _json(await self._explain(self._live.settings, request))
+            case "POST", "reload", "" if self._live is not None:
+                return _json(await self._live.reload())
             case "GET", "pending", "":
                 return _json(
                     self._store.pending(
@@ -113,6 +154,18 @@ class Admin:
                     ErrorCode.METHOD_NOT_ALLOWED,
                     extra={"Method": request.method, "ResourceType": request.key},
                 )
+
+    def _status(self) -> StatusReport:
+        failure = "" if self._live is None else self._live.failure
+        return msgspec.structs.replace(self._store.status(), settings_failure=failure)
+
+    async def _explain(self, settings: Settings, request: S3Request) -> PolicyExplanation:
+        name = ObjectName(_parameter(request, "bucket"), _optional(request, "key"))
+        try:
+            facts = await self._store.bucket_facts(name.bucket)
+        except StorageError as error:
+            return explain(settings, name, None, str(error))
+        return explain(settings, name, facts)
 
     def _is_metrics(self, request: S3Request) -> bool:
         if self._has_own_port or request.raw_path != METRICS_PATH or request.bucket != METRICS_PATH[1:]:

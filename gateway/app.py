@@ -28,12 +28,14 @@ from gateway.admin import Admin, MetricsServer
 from gateway.body import Intake, MemoryBudget
 from gateway.build import Surroundings, build_engine
 from gateway.context import ObjectStore
+from gateway.reload import Reload, ReloadParts
 from gateway.s3.auth import Credential
 from gateway.server import S3Server, ServerParts
 from gateway.settings import ClientKey, Settings
 from gateway.telemetry import Exporter, RequestStats
 from gateway.tls import server_context
 from storage.clock import SystemClock
+from storage.policy import PoliciesInForce
 from storage.requests import BarrierReport
 from storage.workers import ThreadWorkers
 
@@ -79,6 +81,9 @@ class Listening:
     metrics: str
 
 
+Reread = Callable[[], Settings]
+"""Reads the settings again from where they came; raises SettingsError. Blocks."""
+
 OpenEngine = Callable[[Settings, Surroundings], Awaitable[Engine]]
 Announce = Callable[[Listening], None]
 
@@ -89,6 +94,7 @@ def run(
     should_drain: bool = False,
     announce: Announce | None = None,
     open_engine: OpenEngine | None = None,
+    reread: Reread | None = None,
 ) -> None:
     """Serve until a signal ends it.
 
@@ -97,6 +103,7 @@ def run(
         should_drain: Flush everything before the end.
         announce: Told where the gateway listens, once it does.
         open_engine: Makes the engine; `build_engine` unless a test says otherwise.
+        reread: Reads the settings again, at a SIGHUP; without it they stay.
 
     Raises:
         StorageError: The cache directory cannot be opened.
@@ -114,6 +121,7 @@ def run(
                 should_drain=should_drain,
                 announce=announce or _announce,
                 open_engine=open_engine or build_engine,
+                reread=reread,
             )
         )
 
@@ -125,19 +133,27 @@ async def serve(
     should_drain: bool,
     announce: Announce,
     open_engine: OpenEngine,
+    reread: Reread | None = None,
 ) -> None:
     """Serve until `stop` is set, or with None until SIGTERM or SIGINT; see `run`."""
+    # Before anything that takes long: the signal would end the process.
+    hangup = _set_on_hangup() if stop is None and reread is not None else asyncio.Event()
     context = None
     if settings.tls_cert:
         context = server_context(Path(settings.tls_cert), Path(settings.tls_key))
     _raise_descriptor_limit()
     seed = settings.seed if settings.seed is not None else random.Random().getrandbits(53)
     _log.info("seed %d", seed)
-    surroundings = Surroundings(SystemClock(), random.Random(seed), ThreadWorkers("forebay", WORKER_THREADS))
+    surroundings = Surroundings(
+        SystemClock(),
+        random.Random(seed),
+        ThreadWorkers("forebay", WORKER_THREADS),
+        PoliciesInForce(settings.policy_table()),
+    )
     try:
         engine = await open_engine(settings, surroundings)
-        gateway = Gateway(settings, surroundings, engine, context)
-        await gateway.serve(stop or _stop_on_signals(), should_drain=should_drain, announce=announce)
+        gateway = Gateway(settings, surroundings, engine, context, reread or (lambda: settings))
+        await gateway.serve(stop or _stop_on_signals(), hangup, should_drain=should_drain, announce=announce)
     finally:
         surroundings.workers.close()
 
@@ -146,7 +162,12 @@ class Gateway:
     """The server over one engine, with what belongs to it. Owns the engine from here on."""
 
     def __init__(
-        self, settings: Settings, surroundings: Surroundings, engine: Engine, context: ssl.SSLContext | None
+        self,
+        settings: Settings,
+        surroundings: Surroundings,
+        engine: Engine,
+        context: ssl.SSLContext | None,
+        reread: Reread,
     ) -> None:
         self._settings: Final = settings
         self._engine: Final = engine
@@ -158,11 +179,25 @@ class Gateway:
         self._access_log: Final = AccessLog(target, self._log_workers, self._stats)
         exporter = Exporter(engine.stats, self._stats, surroundings.clock)
         self._metrics: Final = MetricsServer(exporter) if settings.metrics_listen else None
+        credentials = _credentials(settings)
+        self._reload: Final = Reload(
+            ReloadParts(
+                started=settings,
+                reread=reread,
+                policies=surroundings.policies,
+                credentials=credentials,
+                make_credentials=_credentials,
+                context=context,
+                workers=surroundings.workers,
+                stats=self._stats,
+            )
+        )
+        has_own_port = settings.metrics_listen is not None
         self._server: Final = S3Server(
             ServerParts(
                 store=engine,
-                own_paths=Admin(engine, exporter, has_own_port=settings.metrics_listen is not None),
-                credentials={key.access_key: _credential(key) for key in settings.client_keys},
+                own_paths=Admin(engine, exporter, has_own_port=has_own_port, live=self._reload),
+                credentials=credentials,
                 domains=settings.domains,
                 region=settings.origin_region,
                 clock=surroundings.clock,
@@ -176,17 +211,21 @@ class Gateway:
             )
         )
 
-    async def serve(self, stop: asyncio.Event, *, should_drain: bool, announce: Announce) -> None:
-        """Serve until `stop` is set or the engine's background work fails, which is raised."""
+    async def serve(
+        self, stop: asyncio.Event, hangup: asyncio.Event, *, should_drain: bool, announce: Announce
+    ) -> None:
+        """Serve until `stop` is set or the engine's background work fails, which is raised; reload at each `hangup`."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._engine.run())
                 logging_task = tasks.create_task(self._access_log.run())
+                reload_task = tasks.create_task(self._reload.run(hangup))
                 try:
                     announce(await self._listen())
                     await stop.wait()
                     _log.info("stopping")
                 finally:
+                    reload_task.cancel()
                     await self._stop_serving()
                     logging_task.cancel()
                 if should_drain:
@@ -225,6 +264,10 @@ class Gateway:
             _log.warning("%d changes are not at the origin; the next start goes on", report.remaining)
 
 
+def _credentials(settings: Settings) -> dict[str, Credential]:
+    return {key.access_key: _credential(key) for key in settings.client_keys}
+
+
 def _credential(key: ClientKey) -> Credential:
     # Kept with uploads and pending writes, where the key itself does not belong.
     credential_id = hashlib.sha256(key.access_key.encode()).hexdigest()[:16]
@@ -250,6 +293,13 @@ def _stop_on_signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, begin_to_stop)
     return stop
+
+
+def _set_on_hangup() -> asyncio.Event:
+    """Give an event that each SIGHUP sets."""
+    hangup = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
+    return hangup
 
 
 def _raise_descriptor_limit() -> None:

@@ -29,6 +29,7 @@ from storage.origin.credentials import ChainCredentials, Credentials, Credential
 from storage.origin.endpoint import OriginSettings
 from storage.origin.facts import FactsSource
 from storage.origin.limiter import LimiterSettings
+from storage.policy import PoliciesInForce
 from storage.records import PartSize, UploadRecord
 from storage.stats import Stats
 from storage.types import Checksum
@@ -43,6 +44,7 @@ class Surroundings:
     clock: Clock
     random: random.Random
     workers: Workers
+    policies: PoliciesInForce
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,6 @@ async def _engine_parts(
     )
     stats = Stats()
     stats.origin, stats.limiter = origin.counters, limiter
-    policies = settings.policy_table()
     return EngineParts(
         settings=_engine_settings(settings),
         filesystem=PosixFilesystem(settings.cache_dir),
@@ -103,7 +104,7 @@ async def _engine_parts(
         clock=clock,
         rng=rng,
         workers=EngineWorkers(ThreadWorkers("commit", 1), ThreadWorkers("index", 1), surroundings.workers),
-        policies=lambda: policies,
+        policies=surroundings.policies,
         object_checksums=object_checksums,
         adapters=adapters,
         stats=stats,

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from gateway import app, demo
+from gateway.admin import ReloadReport
 from gateway.build import check_directory
 from gateway.client import GatewayClient, GatewayError
+from gateway.explain import PolicyExplanation, explain, explanation_lines
 from gateway.setting_rows import TABLE
 from gateway.settings import Settings, SettingsError, load
 from gateway.tls import CertificateError
 from storage.clock import SystemClock
 from storage.errors import StorageError
 from storage.requests import BarrierReport, PendingLine, StatusReport
-from storage.types import GIB, KIB, MIB
+from storage.types import GIB, KIB, MIB, ObjectName
 
 DONE: Final = 0
 NOT_DONE: Final = 1
@@ -44,9 +46,13 @@ def execute(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run one command; give its exit status. Expected failures become one line on standard error."""
     parsed = _parser().parse_args(arguments)
     try:
-        settings = load(_config_text(parsed.config), environment, _flags(parsed))
+
+        def read() -> Settings:
+            return load(_config_text(parsed.config), environment, _flags(parsed))
+
+        parsed.read_settings = read
         command: Command = parsed.command
-        return command(parsed, settings)
+        return command(parsed, read())
     except SettingsError as error:
         return _complain(str(error), WRONG_USE)
     except (GatewayError, CertificateError, StorageError, OSError) as error:
@@ -57,7 +63,7 @@ def execute(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 def _serve(parsed: argparse.Namespace, settings: Settings) -> int:
     settings.check_serving()
-    app.run(settings, should_drain=parsed.drain)
+    app.run(settings, should_drain=parsed.drain, reread=parsed.read_settings)
     return DONE
 
 
@@ -127,6 +133,27 @@ def _discard(parsed: argparse.Namespace, settings: Settings) -> int:
     return DONE
 
 
+def _reload(_parsed: argparse.Namespace, settings: Settings) -> int:
+    report = _client(settings).ask(ReloadReport, "POST", "/-/reload")
+    if not report.is_taken:
+        return _complain(f"not reloaded: {report.reason}", NOT_DONE)
+    _say(f"reloaded; changed: {', '.join(report.changed) or 'nothing'}")
+    if report.needs_restart:
+        _say(f"needs a restart: {', '.join(report.needs_restart)}")
+    return DONE
+
+
+def _explain(parsed: argparse.Namespace, settings: Settings) -> int:
+    bucket, key = _place(parsed.place)
+    if parsed.offline:
+        told = explain(settings, ObjectName(bucket, key), None, "only a running gateway knows")
+    else:
+        told = _client(settings).ask(PolicyExplanation, "GET", "/-/policy", {"bucket": bucket, "key": key})
+    for line in explanation_lines(told):
+        _say(line)
+    return DONE
+
+
 def status_lines(report: StatusReport) -> list[str]:
     """Write a status for people."""
     used = f"{readable(report.cache_used_bytes)} of {readable(report.cache_capacity_bytes)}"
@@ -140,6 +167,8 @@ def status_lines(report: StatusReport) -> list[str]:
         f"write-back  {pending}, oldest {report.oldest_pending_s:.1f} s, {report.open_uploads} open uploads",
         f"instance    {report.instance_id}, epoch {report.epoch}",
     ]
+    if report.settings_failure:
+        lines.append(f"settings    not reloaded: {report.settings_failure}")
     lines += [f"suspended   {bucket}: {reason}" for bucket, reason in report.suspended_buckets]
     lines += [pending_line(line) for line in report.quarantined]
     return lines
@@ -211,6 +240,13 @@ def _parser() -> argparse.ArgumentParser:
     discard = _add(commands, "discard", _discard, "give up what the origin refused of one object; it is lost")
     discard.add_argument("place", metavar="s3://BUCKET/KEY")
     discard.add_argument("--yes", action="store_true", help="yes, lose it")
+    _add(commands, "reload", _reload, "have a running gateway read its settings again, as SIGHUP does")
+    policy = _add(commands, "policy", _explain, "say which policy applies to an object, and why")
+    policy.add_argument("verb", choices=["explain"])
+    policy.add_argument("place", metavar="s3://BUCKET/KEY")
+    policy.add_argument(
+        "--offline", action="store_true", help="answer from the settings, without a running gateway"
+    )
     fsck = _add(commands, "fsck", _fsck, "check a cache directory that no gateway has open; changes nothing")
     fsck.add_argument("--verify-clean", action="store_true", help="read what is also at the origin, too")
     return parser

@@ -27,7 +27,7 @@ from gateway.setting_values import (
     parse_url_or_nothing,
     whole_number,
 )
-from storage.policy import ANY_BUCKET, RetentionPriority
+from storage.policy import ANY_BUCKET, OnConflict, RetentionPriority
 from storage.types import MIB, WriteMode
 
 T_co = TypeVar("T_co", covariant=True)
@@ -95,9 +95,18 @@ FLUSH_DEADLINE: Final = Row("flush_deadline", parse_duration, "0s", f"{_DURATION
                             "after how long a pending write is flushed before others")
 PRIORITY: Final = Row("priority", one_of(RetentionPriority), "normal", _choices(RetentionPriority),
                       "how much a cached byte is worth when space is needed")
+RELEASE: Final = Row("release_after_flush", parse_truth, "false", "true, false",
+                     "whether the local copy goes once the origin has the object")
+ON_CONFLICT: Final = Row("on_conflict", one_of(OnConflict), "overwrite", _choices(OnConflict),
+                         "what a flush does when another writer changed the object")
 
-POLICY_TABLE: Final = (WRITE, FRESHNESS, STALE, FLUSH_DELAY, FLUSH_DEADLINE, PRIORITY)
+POLICY_TABLE: Final = (WRITE, FRESHNESS, STALE, FLUSH_DELAY, FLUSH_DEADLINE, PRIORITY, RELEASE, ON_CONFLICT)
 """What a [[policies]] table may set; at the top level the same names set the policy of all that no table matches."""
+
+PUBLISHED: Final = Row("published", parse_truth, "false", "true, false", "whether the prefix is a target of forebay publish")
+
+POLICY_ONLY_TABLE: Final = (PUBLISHED,)
+"""What only a [[policies]] table may set, since it makes sense of a prefix alone."""
 
 TABLE: Final[tuple[Row[object], ...]] = (
     LISTEN,

@@ -9,7 +9,7 @@ import dataclasses
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -23,25 +23,46 @@ from gateway.setting_rows import (
     KEY_ID,
     KEY_SECRET,
     KEY_TABLE,
+    ON_CONFLICT,
     ORIGIN,
     POLICY_BUCKET,
     POLICY_MATCH,
+    POLICY_ONLY_TABLE,
     POLICY_PLACE_TABLE,
     POLICY_PREFIX,
     POLICY_TABLE,
     PRIORITY,
+    PUBLISHED,
+    RELEASE,
     STALE,
     TABLE,
     WRITE,
     Row,
 )
 from gateway.setting_values import Address, Addressing, LogLevel, Share
-from storage.policy import ANY_BUCKET, Freshness, Policy, PolicyTable, RetentionPriority
+from gateway.toml_lines import TableLines, tables_of
+from storage.policy import ANY_BUCKET, Freshness, OnConflict, Policy, PolicyTable, RetentionPriority
 from storage.types import WriteMode
 
 T = TypeVar("T")
 
 _MATCH: Final = re.compile(r"s3://(?P<bucket>\*|[^/*]+)(?:/(?P<prefix>[^*]*)\*?)?")
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """The words that say where a setting stands: in which table of the config file, and on which line of it."""
+
+    lines: TableLines
+    table: str = ""
+
+    def at(self, name: str) -> str:
+        """Say where a setting of the table stands."""
+        line = self.lines.line_of(name)
+        return "config file" + (f", line {line}" if line else "") + self.table
+
+    def __str__(self) -> str:
+        return self.at("")
 
 
 class SettingsError(Exception):
@@ -66,6 +87,7 @@ class Settings:
     Attributes:
         keys: From [[keys]] tables; `client_keys` adds the pair of access_key and secret_key.
         policies: From [[policies]] tables, the first match wins; `policy_table` adds the default.
+        policy_lines: Where each of them stands in the config file, and which settings it has of its own.
     """
 
     listen: Address
@@ -93,6 +115,8 @@ class Settings:
     flush_delay: float
     flush_deadline: float
     priority: RetentionPriority
+    release_after_flush: bool
+    on_conflict: OnConflict
     access_key: str
     secret_key: str = field(repr=False)
     tls_cert: str
@@ -108,6 +132,7 @@ class Settings:
     seed: int | None
     keys: tuple[ClientKey, ...] = ()
     policies: tuple[Policy, ...] = ()
+    policy_lines: tuple[TableLines, ...] = ()
 
     @property
     def client_keys(self) -> tuple[ClientKey, ...]:
@@ -129,6 +154,8 @@ class Settings:
             flush_delay_s=self.flush_delay,
             flush_deadline_s=self.flush_deadline,
             priority=self.priority,
+            release_after_flush=self.release_after_flush,
+            on_conflict=self.on_conflict,
         )
 
     def policy_table(self) -> PolicyTable:
@@ -161,18 +188,22 @@ def load(config_text: str | None, environment: Mapping[str, str], flags: Mapping
         SettingsError: With one line.
     """
     document = _parse_toml(config_text or "")
-    _refuse_unknown(document, [*(row.name for row in TABLE), "keys", "policies"], "config file")
+    lines = tables_of(config_text or "")
+    top = _Where(lines[0])
+    _refuse_unknown(document, [*(row.name for row in TABLE), "keys", "policies"], top.at)
     chosen = {name.replace("-", "_"): text for name, text in flags.items()}
-    _refuse_unknown(chosen, [row.name for row in TABLE], "flag")
+    _refuse_unknown(chosen, [row.name for row in TABLE], lambda _name: "flag")
     _refuse_secret_flags(chosen)
-    values = {row.name: _value(row, document, environment, chosen) for row in TABLE}
+    values = {row.name: _value(row, document, environment, chosen, top) for row in TABLE}
     settings = Settings(**values)  # type: ignore[arg-type]  # each value is of its own field's parser
     _check_pairs(settings)
     default = _built_policy(lambda: settings.default_policy, "the default policy")
+    policies = _tables(document, "policies", lines)
     settings = dataclasses.replace(
         settings,
-        keys=tuple(_client_key(table, where) for table, where in _tables(document, "keys")),
-        policies=tuple(_policy(table, where, default) for table, where in _tables(document, "policies")),
+        keys=tuple(_client_key(table, where) for table, where in _tables(document, "keys", lines)),
+        policies=tuple(_policy(table, where, default) for table, where in policies),
+        policy_lines=tuple(_own_lines(table, where) for table, where in policies),
     )
     _built_policy(settings.policy_table, "config file")
     _check_keys(settings.client_keys)
@@ -186,13 +217,13 @@ def _parse_toml(text: str) -> dict[str, object]:
         raise SettingsError(f"config file: not TOML: {str(error).splitlines()[0]}") from error
 
 
-def _refuse_unknown(given: Mapping[str, object], known: Iterable[str], where: str) -> None:
+def _refuse_unknown(given: Mapping[str, object], known: Iterable[str], where: Callable[[str], str]) -> None:
     known = list(known)
     for name in given:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(sorted(known))}"
-            raise SettingsError(f"{where}: {name!r} is no setting; {hint}")
+            raise SettingsError(f"{where(name)}: {name!r} is no setting; {hint}")
 
 
 def _refuse_secret_flags(flags: Mapping[str, str]) -> None:
@@ -204,23 +235,29 @@ def _refuse_secret_flags(flags: Mapping[str, str]) -> None:
 
 
 def _value(
-    row: Row[T], document: Mapping[str, object], environment: Mapping[str, str], flags: Mapping[str, str]
+    row: Row[T],
+    document: Mapping[str, object],
+    environment: Mapping[str, str],
+    flags: Mapping[str, str],
+    where: _Where,
 ) -> T:
     if row.name in flags:
         return _parsed(row, flags[row.name], row.flag)
     # An empty variable is how compose files say that there is none.
     if environment.get(row.variable):
         return _parsed(row, environment[row.variable], row.variable)
-    return _from_table(row, document, "config file", row.parse(row.default))
+    return _from_table(row, document, where, row.parse(row.default))
 
 
-def _from_table(row: Row[T], table: Mapping[str, object], where: str, default: T) -> T:
+def _from_table(row: Row[T], table: Mapping[str, object], where: _Where, default: T) -> T:
     if row.name not in table:
         return default
     text = _toml_text(table[row.name])
     if text is None:
-        raise SettingsError(f"{row.name} ({where}): neither text nor a number; allowed: {row.allowed}")
-    return _parsed(row, text, where)
+        raise SettingsError(
+            f"{row.name} ({where.at(row.name)}): neither text nor a number; allowed: {row.allowed}"
+        )
+    return _parsed(row, text, where.at(row.name))
 
 
 def _toml_text(value: object) -> str | None:
@@ -242,22 +279,33 @@ def _parsed(row: Row[T], text: str, where: str) -> T:
         raise SettingsError(f"{row.name} ({where}): {shown} is wrong; allowed: {row.allowed}") from error
 
 
-def _tables(document: Mapping[str, object], name: str) -> list[tuple[dict[str, object], str]]:
-    """Give the tables of [[name]], each with the words that say where it stands."""
+def _tables(
+    document: Mapping[str, object], name: str, lines: Sequence[TableLines]
+) -> list[tuple[dict[str, object], _Where]]:
+    """Give the tables of [[name]], each with where it stands."""
     value = document.get(name, [])
     if not isinstance(value, list) or not all(isinstance(table, dict) for table in value):
         raise SettingsError(f"{name} (config file): not a list of tables; write [[{name}]] before each")
+    found = [table for table in lines if table.name == name]
+    if len(found) != len(value):
+        # Written in another form: better no line than a wrong one.
+        found = [TableLines(name)] * len(value)
     return [
         (
             {key.replace("-", "_"): item for key, item in table.items()},
-            f"config file, [[{name}]] number {number}",
+            _Where(place, f", [[{name}]] number {number}"),
         )
-        for number, table in enumerate(value, start=1)
+        for number, (table, place) in enumerate(zip(value, found, strict=True), start=1)
     ]
 
 
-def _client_key(table: Mapping[str, object], where: str) -> ClientKey:
-    _refuse_unknown(table, [row.name for row in KEY_TABLE], where)
+def _own_lines(table: Mapping[str, object], where: _Where) -> TableLines:
+    """Say which settings a table has of its own, and where; 0 is a line that is not known."""
+    return dataclasses.replace(where.lines, keys={key: where.lines.line_of(key) or 0 for key in table})
+
+
+def _client_key(table: Mapping[str, object], where: _Where) -> ClientKey:
+    _refuse_unknown(table, [row.name for row in KEY_TABLE], where.at)
     key = ClientKey(
         _from_table(KEY_ID, table, where, ""),
         _from_table(KEY_SECRET, table, where, ""),
@@ -268,9 +316,11 @@ def _client_key(table: Mapping[str, object], where: str) -> ClientKey:
     return key
 
 
-def _policy(table: Mapping[str, object], where: str, default: Policy) -> Policy:
+def _policy(table: Mapping[str, object], where: _Where, default: Policy) -> Policy:
     """Read one [[policies]] table; what it leaves out is as in the default policy."""
-    _refuse_unknown(table, [row.name for row in (*POLICY_PLACE_TABLE, *POLICY_TABLE)], where)
+    _refuse_unknown(
+        table, [row.name for row in (*POLICY_PLACE_TABLE, *POLICY_TABLE, *POLICY_ONLY_TABLE)], where.at
+    )
     bucket, prefix = _policy_place(table, where)
     freshness = _from_table(FRESHNESS, table, where, default.freshness)
     stale_s = _from_table(STALE, table, where, default.freshness.stale_s)
@@ -283,23 +333,28 @@ def _policy(table: Mapping[str, object], where: str, default: Policy) -> Policy:
             flush_delay_s=_from_table(FLUSH_DELAY, table, where, default.flush_delay_s),
             flush_deadline_s=_from_table(FLUSH_DEADLINE, table, where, default.flush_deadline_s),
             priority=_from_table(PRIORITY, table, where, default.priority),
+            release_after_flush=_from_table(RELEASE, table, where, default.release_after_flush),
+            on_conflict=_from_table(ON_CONFLICT, table, where, default.on_conflict),
+            published=_from_table(PUBLISHED, table, where, default=False),
         ),
         where,
     )
 
 
-def _policy_place(table: Mapping[str, object], where: str) -> tuple[str, str]:
+def _policy_place(table: Mapping[str, object], where: _Where) -> tuple[str, str]:
     match = _from_table(POLICY_MATCH, table, where, "")
     if not match:
         bucket = _from_table(POLICY_BUCKET, table, where, ANY_BUCKET)
         return bucket, _from_table(POLICY_PREFIX, table, where, "")
     place = _MATCH.fullmatch(match)
     if place is None or "bucket" in table or "prefix" in table:
-        raise SettingsError(f"match ({where}): {match!r} is wrong; allowed: {POLICY_MATCH.allowed}")
+        raise SettingsError(
+            f"match ({where.at('match')}): {match!r} is wrong; allowed: {POLICY_MATCH.allowed}"
+        )
     return place["bucket"], place["prefix"] or ""
 
 
-def _built_policy(build: Callable[[], T], where: str) -> T:
+def _built_policy(build: Callable[[], T], where: object) -> T:
     """Turn what the policy's own checks refuse into a line."""
     try:
         return build()

@@ -43,6 +43,7 @@ class RequestStats:
         refused_connections: Connections turned away because the limit was reached.
         failures: Answers of 500 that no rule foresaw; each has a traceback in the log.
         access_log_dropped: Lines that the access log had no room for.
+        settings_reloads: Reloads of the settings by result: `taken` or `refused`.
     """
 
     def __init__(self) -> None:
@@ -53,6 +54,7 @@ class RequestStats:
         self.refused_connections = 0
         self.failures = 0
         self.access_log_dropped = 0
+        self.settings_reloads: Final[Counter[str]] = Counter(taken=0, refused=0)
 
     def count(self, operation: str, status: int, duration_s: float) -> None:
         """Count one answered request."""
@@ -174,6 +176,9 @@ METRICS: Final = (
               "Answers of 500 that no rule foresaw; see the log.", lambda s: _one(s.requests.failures)),
     MetricRow("forebay_access_log_dropped_total", _C, (),
               "Lines that the access log had no room for.", lambda s: _one(s.requests.access_log_dropped)),
+    MetricRow("forebay_settings_reloads_total", _C, ("result",),
+              "Reloads of the settings: taken, or refused because something in them is wrong.",
+              lambda s: _by_name(s.requests.settings_reloads)),
     MetricRow("forebay_cache_requests_total", _C, ("result",),
               "GetObject by cache result: hit, partial, miss, stale, bypass.",
               lambda s: {(result.value.lower(),): n for result, n in s.stats.cache_requests.items()}),

@@ -14,6 +14,7 @@ from storage.backlog import Backlog
 from storage.clock import Clock
 from storage.commit import Commit
 from storage.compaction import Compaction
+from storage.conflicts import Conflicts, ConflictsParts
 from storage.dirty_rows import DirtyRows
 from storage.eviction import EvictionPolicy, SegmentClock
 from storage.facts_table import FactsTable
@@ -23,6 +24,7 @@ from storage.flush_attempts import Attempts, AttemptsParts
 from storage.flush_events import FlushSettings
 from storage.flusher import Flusher, FlusherParts
 from storage.generations import Generations
+from storage.guarded import GuardedSends
 from storage.intake import HeldBodies, Inlet
 from storage.keyqueue import KeyQueue
 from storage.lister import Lister
@@ -129,6 +131,7 @@ class Components:
     queue: KeyQueue
     facts: FactsTable
     dirty_rows: DirtyRows
+    conflicts: Conflicts
     planner: FlushPlanner
     flusher: Flusher
     through: Through
@@ -173,12 +176,26 @@ def assemble(
     )
     planner = _planner(parts, recovered)
     dirty_rows = DirtyRows(recovered.index, state)
+    conflicts = Conflicts(
+        ConflictsParts(
+            rows=dirty_rows,
+            origin=parts.origin,
+            policies=parts.policies,
+            clock=parts.clock,
+            epoch=recovered.epoch,
+            trusted_epoch=recovered.trusted_epoch,
+        )
+    )
+    guarded = GuardedSends(conflicts, sender, parts.origin)
     flusher = Flusher(
         FlusherParts(
             planner=planner,
-            attempts=Attempts(AttemptsParts(dirty_rows, sender, parts.origin, facts, parts.rng, parts.stats)),
+            attempts=Attempts(
+                AttemptsParts(dirty_rows, guarded, parts.origin, facts, parts.rng, parts.stats)
+            ),
             rows=dirty_rows,
             sender=sender,
+            policies=parts.policies,
             commit=commit,
             applier=applier,
             queue=queue,
@@ -241,6 +258,7 @@ def assemble(
         queue=queue,
         facts=facts,
         dirty_rows=dirty_rows,
+        conflicts=conflicts,
         planner=planner,
         flusher=flusher,
         through=through,
@@ -270,6 +288,7 @@ def assemble(
                 queue=queue,
                 generations=generations,
                 facts=facts,
+                conflicts=conflicts,
                 through=through,
                 origin=parts.origin,
                 policies=parts.policies,
@@ -289,6 +308,7 @@ def assemble(
                 queue=queue,
                 generations=generations,
                 facts=facts,
+                conflicts=conflicts,
                 policies=parts.policies,
                 ids=recovered.ids,
                 clock=parts.clock,

@@ -48,6 +48,11 @@ class DirtyRows:
         record = None if value is None else decode_object(value)
         return record if record is not None and record.version_id == entry.version_id else None
 
+    def version(self, name: ObjectName) -> ObjectRecord | None:
+        """Give the newest version that is known of an object, dirty or clean; None where none is."""
+        value = self._index.get(Family.OBJECTS, keys.object_key(name.bucket, name.key))
+        return None if value is None else decode_object(value)
+
     def has_put(self, bucket: str) -> bool:
         """Whether an object of the bucket is acknowledged and not at the origin."""
         return self._state.dirty_puts[bucket] > 0

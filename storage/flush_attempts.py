@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
+from storage.conflict_rules import Base
 from storage.dirty_rows import DirtyRows
 from storage.errors import DirtyBytesLostError, NoSuchKeyError, StorageError
 from storage.facts_table import FactsTable
@@ -24,9 +25,10 @@ from storage.flush_events import (
     HeadResult,
 )
 from storage.flush_outcomes import failure_event, head_result, line_failure
+from storage.guarded import ConflictError, GuardedSends
 from storage.origin.client import OriginClient
 from storage.records import DirtyEntry, OriginIdentity
-from storage.sender import Sender, SupersededError, has_description
+from storage.sender import SupersededError, has_description
 from storage.stats import Stats
 from storage.types import ObjectName, Priority
 
@@ -46,7 +48,7 @@ class AttemptsParts:
     """What attempts work with; made once by the engine."""
 
     rows: DirtyRows
-    sender: Sender
+    guarded: GuardedSends
     origin: OriginClient
     facts: FactsTable
     rng: random.Random
@@ -85,11 +87,13 @@ class Attempts:
             return self._ended(FlushSkipped(sequence))
         self._sent_etags[sequence] = record.etag
         try:
-            identity = await self._parts.sender.send_put(
+            identity = await self._parts.guarded.put(
                 entry, record, priority, lambda: self._rows.entry(sequence) is not None
             )
         except SupersededError:
             return self._ended(FlushSkipped(sequence))
+        except ConflictError as conflict:
+            return self._ended(self._refused(sequence, conflict))
         except DirtyBytesLostError as error:
             log.critical("dirty bytes of s3://%s/%s cannot be read: %s", entry.bucket, entry.key, error)
             return self._ended(FlushFailed(sequence, FailureKind.REFUSE, str(error), self._jitter()))
@@ -101,9 +105,12 @@ class Attempts:
         return self._ended(FlushSucceeded(sequence))
 
     async def deletes(self, bucket: str, entries: tuple[DirtyEntry, ...], priority: Priority) -> list[Event]:
-        """Send tombstones of different keys once; one event each."""
+        """Send tombstones of different keys once; one event each. One that is guarded comes by itself."""
         for entry in entries:
             self._sent_etags[entry.sequence] = ""
+        base = self._parts.guarded.conflicts.base_of(entries[0]) if len(entries) == 1 else None
+        if base is not None:
+            return [self._ended(await self._delete_over(base, entries[0], priority))]
         keys = tuple(entry.key for entry in entries)
         try:
             results = await self._delete(bucket, keys, priority)
@@ -124,6 +131,26 @@ class Attempts:
         if batch.is_earlier_unknown:
             return dict.fromkeys(keys, _MAY_LAND)
         return {line.key: (line.code, line.message) for line in batch.results}
+
+    def is_guarded(self, entry: DirtyEntry) -> bool:
+        """Whether a change must not be written over another writer's: it is sent by itself."""
+        return self._parts.guarded.conflicts.base_of(entry) is not None
+
+    async def _delete_over(self, base: Base, entry: DirtyEntry, priority: Priority) -> Event:
+        try:
+            answer = await self._parts.guarded.delete(base, entry, priority)
+        except ConflictError as conflict:
+            return self._refused(entry.sequence, conflict)
+        except StorageError as error:
+            return failure_event(entry.sequence, error, self._jitter())
+        return self._settled(entry, *(_MAY_LAND if answer.is_earlier_unknown else ("", "")))
+
+    def _refused(self, sequence: int, conflict: ConflictError) -> FlushFailed:
+        return FlushFailed(sequence, FailureKind.REFUSE, str(conflict), self._jitter())
+
+    def confirmed(self, entry: DirtyEntry) -> None:
+        """Learn that the journal has the confirmation of a key's newest change."""
+        self._parts.guarded.conflicts.settle(ObjectName(entry.bucket, entry.key))
 
     def _settled(self, entry: DirtyEntry, code: str, message: str) -> Event:
         if code:
@@ -193,7 +220,12 @@ class Attempts:
             return HeadResult.SUPERSEDED
         others = [sequence for sequence in check.attempted if sequence != check.sequence]
         attempted = {self._sent_etags.get(sequence) for sequence in others}
-        return head_result(etag, ours, attempted, is_from_before=check.is_from_before)
+        base = self._parts.guarded.conflicts.base_of(entry)
+        if base is not None:
+            # All that was ever sent is known then, by this process and those before it; anything else is another writer's.
+            attempted.update(base.own_etags)
+        is_from_before = check.is_from_before and base is None
+        return head_result(etag, ours, attempted, is_from_before=is_from_before)
 
     def _jitter(self) -> float:
         return self._parts.rng.random()

@@ -15,7 +15,7 @@ the row follows when the journal has it.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final, assert_never
@@ -60,6 +60,7 @@ from storage.flush_outcomes import failure_event
 from storage.flush_waits import Barrier, FlushWaits
 from storage.generations import Generations
 from storage.keyqueue import KeyQueue, Turn
+from storage.policy import PolicyTable
 from storage.records import (
     FORMAT,
     DirtyEntry,
@@ -83,6 +84,9 @@ ABORT_DELAY_S: Final = 1.0
 
 COMMIT_RETRY_S: Final = 1.0
 
+GUARDED_DELETES_MAX: Final = 16
+"""Deletes of one batch that are looked at and sent one by one, at a time."""
+
 
 @dataclass(slots=True)
 class FlusherParts:
@@ -92,6 +96,7 @@ class FlusherParts:
     attempts: Attempts
     rows: DirtyRows
     sender: Sender
+    policies: Callable[[], PolicyTable]
     commit: Commit
     applier: Applier
     queue: KeyQueue
@@ -114,6 +119,7 @@ class Flusher:
         self.waits = FlushWaits(
             self._post, parts.planner.barrier_remaining, lambda: parts.commit.last_sequence
         )
+        self._guarded_deletes = asyncio.Semaphore(GUARDED_DELETES_MAX)
         self._timer: asyncio.TimerHandle | None = None
         self._bug: BaseException | None = None
         self._has_bug = asyncio.Event()
@@ -284,15 +290,28 @@ class Flusher:
     # --- deletes -----------------------------------------------------------------------------------------------------
 
     async def _delete(self, start: StartDeletes) -> None:
-        """Send a batch; a key whose turn does not come at once goes alone, so that it holds up no other."""
+        """Send a batch; a key whose turn does not come at once goes alone, so that it holds up no other.
+
+        So does one that is guarded against other writers, since the origin is asked of each first; a few at a time.
+        """
         together: list[int] = []
         for sequence in start.sequences:
-            if self._parts.queue.is_idle(self._parts.planner.name_of(sequence)):
+            if self._is_guarded(sequence):
+                self._start(self._delete_guarded(sequence, start.priority), f"delete-{sequence}")
+            elif self._parts.queue.is_idle(self._parts.planner.name_of(sequence)):
                 together.append(sequence)
             else:
                 self._start(self._flush_alone(sequence, start.priority), f"delete-{sequence}")
         if together:
             await self._delete_together(start.bucket, together, start.priority)
+
+    def _is_guarded(self, sequence: int) -> bool:
+        entry = self._rows.entry(sequence)
+        return entry is not None and self._parts.attempts.is_guarded(entry)
+
+    async def _delete_guarded(self, sequence: int, priority: Priority) -> None:
+        async with self._guarded_deletes:
+            await self._flush_alone(sequence, priority)
 
     async def _flush_alone(self, sequence: int, priority: Priority) -> None:
         await self._flush(StartFlush(sequence, priority, needs_followup_head=False))
@@ -342,7 +361,10 @@ class Flusher:
             name = ObjectName(entry.bucket, entry.key)
             identity = self._parts.attempts.answer(confirm.sequence)
             validated = Validated(self._parts.clock.wall_s(), self._parts.epoch)
-            is_committed = await self._commit(Flushed(FORMAT, confirm.sequence, identity, validated))
+            releases = not entry.is_tombstone and self._parts.policies().find(name).release_after_flush
+            is_committed = await self._commit(
+                Flushed(FORMAT, confirm.sequence, identity, validated, releases=releases)
+            )
             self._parts.generations.bump(name)
             if not is_committed:
                 # The door is closed; the change stays dirty in the journal, and the next start sends it again.
@@ -350,6 +372,8 @@ class Flusher:
             if confirm.is_overtaken:
                 await self._forget_clean(name)
             self._parts.stats.flushed["done"] += 1
+            self._parts.stats.evicted_bytes["released"] += entry.size if releases else 0
+            self._parts.attempts.confirmed(entry)
         self._parts.attempts.forget(confirm.sequence)
         self._post(Confirmed(confirm.sequence))
 

@@ -69,7 +69,7 @@ class BodyIntake:
         self._workers = workers
         self._content = content
         self._stream = stream
-        self._is_tiny = content.size <= TINY_BODY_BYTES_MAX and stream is Stream.DIRTY
+        self._is_tiny = content.size <= TINY_BODY_BYTES_MAX and stream is not Stream.CLEAN
         self._reservations: tuple[Reservation, ...] = ()
         if self._is_tiny:
             _check_tiny_room(segments, content.size)
@@ -165,7 +165,7 @@ class BodyIntake:
     async def _sync_long_body(self, *, is_last: bool) -> None:
         """Sync what has come of a body over a block; a copy of what the origin has needs none."""
         unsynced = self._written - self._synced_at
-        if self._stream is not Stream.DIRTY or self._content.size <= BLOCK_BYTES or not unsynced:
+        if self._stream is Stream.CLEAN or self._content.size <= BLOCK_BYTES or not unsynced:
             return
         if is_last or unsynced >= SYNC_EVERY_BYTES:
             self._synced_at = self._written
@@ -216,21 +216,23 @@ class Inlet:
         self._clock = clock
         self._bad_until_s = 0.0
 
-    async def begin(self, content: Content) -> BodyIntake | None:
+    async def begin(self, content: Content, *, releases: bool = False) -> BodyIntake | None:
         """Reserve space for a body that will be dirty, after clean bytes have gone where they must.
 
+        What `releases` its space once it is flushed lies among its like, so that segments die whole.
         None where there is no space, or the disk refused a write just now; nothing of the body was read.
         """
+        stream = Stream.RELEASED if releases else Stream.DIRTY
         if self._clock.monotonic_s() < self._bad_until_s:
             return None
         try:
-            return BodyIntake(self._segments, self._workers, content, Stream.DIRTY)
+            return BodyIntake(self._segments, self._workers, content, stream)
         except DiskFullError:
             # A body may open a segment behind its last full one, which counts whole.
             if not await self._room.make_room(content.size + self._segments.segment_bytes):
                 return None
         try:
-            return BodyIntake(self._segments, self._workers, content, Stream.DIRTY)
+            return BodyIntake(self._segments, self._workers, content, stream)
         except DiskFullError:
             return None
 

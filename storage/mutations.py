@@ -219,12 +219,15 @@ def _flushed(rows: Rows, mutation: Flushed) -> None:
         return
     record = _newest(rows, entry)
     extents = rows.extents_of(record)
-    if record.state is not ObjectState.CLEAN:
+    is_dirty = record.state is not ObjectState.CLEAN
+    if mutation.releases:
+        rows.release(extents, is_dirty=is_dirty)
+    elif is_dirty:
         rows.clean(extents)
     flushed = msgspec.structs.replace(
         record, state=ObjectState.CLEAN, origin=mutation.origin, validated=mutation.validated
     )
-    rows.put_object(entry.bucket, entry.key, flushed, extents)
+    rows.put_object(entry.bucket, entry.key, flushed, () if mutation.releases else extents)
 
 
 def _newest(rows: Rows, entry: DirtyEntry) -> ObjectRecord:

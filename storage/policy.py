@@ -69,7 +69,9 @@ class Policy:
         negative_ttl_s: How long a 404 of the origin is believed; 0 asks each time.
         flush_delay_s: A write-back is held so long before it is sent, for keys that are soon overwritten.
         flush_deadline_s: So long after its acknowledgement a write-back gets priority; 0 without a deadline.
-        release_after_flush: Bytes written back are the first to be reclaimed (write-once data such as logs).
+        release_after_flush: Bytes leave the disk once the origin has them (checkpoints that nobody reads again here).
+        on_conflict: What the flush of a write-back does when another writer changed the object after it was accepted.
+        published: What lies under the prefix is a published target: read-only, and switched as a whole.
     """
 
     bucket: str = ANY_BUCKET
@@ -82,6 +84,7 @@ class Policy:
     on_conflict: OnConflict = OnConflict.OVERWRITE
     priority: RetentionPriority = RetentionPriority.NORMAL
     release_after_flush: bool = False
+    published: bool = False
 
     def __post_init__(self) -> None:
         if not self.bucket:
@@ -93,6 +96,10 @@ class Policy:
             raise ValueError(
                 f"flush_deadline_s {self.flush_deadline_s} is before flush_delay_s {self.flush_delay_s}"
             )
+
+    def matches(self, name: ObjectName) -> bool:
+        """Whether the policy is about an object, were it the only one."""
+        return self.bucket in {ANY_BUCKET, name.bucket} and name.key.startswith(self.prefix)
 
 
 class PolicyTable:
@@ -121,6 +128,20 @@ class PolicyTable:
             if key.startswith(prefix):
                 return policy
         return self.default
+
+
+class PoliciesInForce:
+    """The table that storage asks from request to request; a reload puts another one in its place, whole.
+
+    What was queued for the flush keeps the times that its acknowledgement gave it.
+    """
+
+    def __init__(self, table: PolicyTable) -> None:
+        self.table = table
+
+    def __call__(self) -> PolicyTable:
+        """Give the table in force."""
+        return self.table
 
 
 def _by_prefix(policies: tuple[Policy, ...], bucket: str) -> tuple[tuple[str, Policy], ...]:

@@ -2,8 +2,10 @@
 
 A segment goes in this order: its rows are dropped on the writer thread, which refuses while it holds a dirty byte;
 then it is marked removed, so nobody pins it any more; then, once its pins are gone, it is unlinked. A segment with a
-range that is not settled is passed over, since a row for it may yet come. Segments without a live byte go first; which
-of the others goes is the eviction policy's decision. Journal files are not reclaimed, whatever their bodies are: they
+range that is not settled is passed over, since a row for it may yet come. Segments without a live byte go first, whether
+there is room or not; which of the others goes is the eviction policy's decision. The open segment of what is released
+after its flush is sealed once nothing in it is live, at most one in each look, so that its space comes back though
+nothing follows it. Journal files are not reclaimed, whatever their bodies are: they
 are the truth about what is dirty.
 
 Nothing of this needs to be durable in its order: rows that a power cut brings back name a segment that is gone, and
@@ -64,13 +66,15 @@ class Reclaim:
 
     def absorb(self, effects: Effects) -> None:
         """Let the policy know of segments as rows begin to name them; a listener of the engine's state."""
-        is_clean_among = False
+        is_clean_among = is_dead_among = False
         for segment_id, row in effects.segments.items():
-            if row.live_bytes >= 0 and self._state(segment_id) is not None:
+            state = self._state(segment_id)
+            if row.live_bytes >= 0 and state is not None:
                 self._parts.policy.found(segment_id)
                 is_clean_among |= row.dirty_bytes == 0
+                is_dead_among |= row.live_bytes == 0 and self._is_clean(state)
         # Where all is dirty there is nothing to look for at each write.
-        if is_clean_among and self._is_room_wanted():
+        if is_dead_among or (is_clean_among and self._is_room_wanted()):
             self._wanted.set()
 
     async def run(self) -> None:
@@ -148,9 +152,15 @@ class Reclaim:
         """Give a segment that no row names: of failed bodies, overwritten or deleted objects."""
         for state in self._parts.segments.states():
             row = self._parts.state.segments.get(state.segment_id)
-            if self._is_clean(state) and (row is None or row.live_bytes == 0):
+            is_dead = row is None or row.live_bytes == 0
+            if is_dead and (self._is_clean(state) or self._seal_released(state)):
                 return state.segment_id
         return None
+
+    def _seal_released(self, state: SegmentState) -> bool:
+        """Seal the open segment of bytes that go after their flush, all of which have gone; False for any other."""
+        is_open = state.stream is Stream.RELEASED and not state.is_sealed and state.size_bytes > 0
+        return is_open and state.is_settled and self._parts.segments.seal(state.segment_id)
 
     def _is_reclaimable(self, segment_id: int) -> bool:
         state = self._state(segment_id)

@@ -120,6 +120,8 @@ class DirtyEntry(msgspec.Struct, frozen=True, array_like=True):
         base_etag: What the origin held under the key when the write was accepted; None unknown, "" absent.
         origin_upload_id: The upload of ours at the origin that carries this version; aborted when superseded.
         quarantine_reason: Not empty once the origin refused this change for good.
+        own_etags: States of ours that were sent before this one and perhaps took effect: where the origin shows one of
+            them instead of `base_etag`, no other writer was there. "" is a delete.
     """
 
     format: int
@@ -142,6 +144,7 @@ class DirtyEntry(msgspec.Struct, frozen=True, array_like=True):
     epoch: int = 0
     replicas: tuple[str, ...] = ()
     quarantine_reason: str = ""
+    own_etags: tuple[str, ...] = ()
 
     @property
     def is_tombstone(self) -> bool:
@@ -251,12 +254,16 @@ class Tombstone(_Mutation, frozen=True, tag="tombstone"):
 
 
 class Flushed(_Mutation, frozen=True, tag="flushed"):
-    """The origin confirmed the change of `sequence`; `origin` is None for a tombstone."""
+    """The origin confirmed the change of `sequence`; `origin` is None for a tombstone.
+
+    `releases` gives up the version's bytes here (policy `release_after_flush`); its record stays.
+    """
 
     format: int
     sequence: int
     origin: OriginIdentity | None
     validated: Validated
+    releases: bool = False
 
 
 class Attempted(_Mutation, frozen=True, tag="attempted"):

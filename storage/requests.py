@@ -213,7 +213,10 @@ class BarrierReport(msgspec.Struct, frozen=True):
 
 
 class StatusReport(msgspec.Struct, frozen=True):
-    """What `forebay status` shows."""
+    """What `forebay status` shows.
+
+    `settings_failure`, why the last reload of the settings was refused, is the gateway's to fill in; "" where none was.
+    """
 
     instance_id: str
     epoch: int
@@ -234,3 +237,4 @@ class StatusReport(msgspec.Struct, frozen=True):
     hit_ratio_requests: float
     hit_ratio_bytes: float
     is_draining: bool = False
+    settings_failure: str = ""

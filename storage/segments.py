@@ -248,6 +248,15 @@ class SegmentStore:
             del self._open[segment.stream]
         self._close_if_idle(segment)
 
+    def seal(self, segment_id: int) -> bool:
+        """End an open segment before it is full, since what it holds may go; False where a range of it is not settled."""
+        with self._lock:
+            segment = self._segments.get(segment_id)
+            if segment is None or segment.held:
+                return False
+            self._seal(segment)
+            return True
+
     def settle(self, reservations: Iterable[Reservation]) -> None:
         """Let go of ranges: the rows that name them are committed, or the body failed. Settling twice is allowed.
 

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage.commit import Commit
+from storage.conflict_rules import UNCONDITIONAL, Condition
 from storage.errors import (
     DirtyBytesLostError,
     NoSuchKeyError,
     NoSuchUploadError,
+    OriginError,
     OriginUnavailableError,
     SegmentGoneError,
     StorageError,
@@ -29,7 +31,13 @@ from storage.origin.answers import WriteAnswer
 from storage.origin.client import OriginClient
 from storage.origin.documents import PartToComplete
 from storage.origin.multipart import PartTarget
-from storage.origin.wire import OriginObject, OutgoingBody, checksum_headers, object_headers
+from storage.origin.wire import (
+    OriginObject,
+    OutgoingBody,
+    checksum_headers,
+    condition_headers,
+    object_headers,
+)
 from storage.records import FORMAT, Attempted, DirtyEntry, ObjectRecord, OriginIdentity, PartSize
 from storage.segments import SegmentStore
 from storage.types import (
@@ -73,13 +81,14 @@ class OriginUpload:
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """What one attempt sends. `is_newest` says whether it is still worth it."""
+    """What one attempt sends, and over what. `is_newest` says whether it is still worth it."""
 
     entry: DirtyEntry
     record: ObjectRecord
     extents: tuple[Extent, ...]
     priority: Priority
     is_newest: Callable[[], bool]
+    condition: Condition
 
     @property
     def name(self) -> ObjectName:
@@ -95,9 +104,16 @@ class Sender:
         self._uploads: dict[int, OriginUpload] = {}
 
     async def send_put(
-        self, entry: DirtyEntry, record: ObjectRecord, priority: Priority, is_newest: Callable[[], bool]
+        self,
+        entry: DirtyEntry,
+        record: ObjectRecord,
+        priority: Priority,
+        is_newest: Callable[[], bool],
+        condition: Condition = UNCONDITIONAL,
     ) -> OriginIdentity:
         """Send a version; give the origin's name of it once the origin has confirmed it.
+
+        An upload whose Complete does not meet its condition stays open, for an attempt with another one.
 
         Raises:
             OriginError: Refused, failed, or without an answer.
@@ -106,7 +122,7 @@ class Sender:
         """
         extents = self._parts.extents(record)
         with self._parts.segments.pin({extent.location.segment_id for extent in extents}):
-            shipment = Shipment(entry, record, extents, priority, is_newest)
+            shipment = Shipment(entry, record, extents, priority, is_newest, condition)
             if record.parts:
                 return await self._send_upload(shipment)
             return await self._send_single(shipment)
@@ -117,7 +133,12 @@ class Sender:
             shipment.extents, ByteRange(0, record.size), md5_hex=record.etag, checksums=record.checksums
         )
         answer = await self._parts.origin.put_object(
-            shipment.name, object_headers(record), body, priority=shipment.priority
+            shipment.name,
+            object_headers(record),
+            body,
+            if_match=shipment.condition.if_match,
+            if_none_match=shipment.condition.if_none_match,
+            priority=shipment.priority,
         )
         return _identity(record, answer)
 
@@ -172,15 +193,28 @@ class Sender:
         if upload is None:
             upload = await self._open_upload(shipment)
         lines = await self._send_parts(upload, shipment, present)
-        answer = await self._parts.origin.complete_multipart_upload(
-            upload.name,
-            upload.upload_id,
-            lines,
-            headers=_complete_headers(shipment.record),
-            priority=shipment.priority,
-        )
+        answer = await self._complete(upload, shipment, lines)
         self.forget(shipment.entry.sequence)
         return _identity(shipment.record, answer)
+
+    async def _complete(
+        self, upload: OriginUpload, shipment: Shipment, lines: tuple[PartToComplete, ...]
+    ) -> WriteAnswer:
+        condition = shipment.condition
+        headers = _complete_headers(shipment.record)
+        try:
+            return await self._parts.origin.complete_multipart_upload(
+                upload.name,
+                upload.upload_id,
+                lines,
+                headers=headers + condition_headers(condition.if_match, condition.if_none_match),
+                priority=shipment.priority,
+            )
+        except OriginError as error:
+            if error.code == "ConditionalRequestConflict":
+                # Such an upload is not to be completed any more (AWS API_CompleteMultipartUpload): begin another one.
+                await self.abort(shipment.entry.sequence)
+            raise
 
     async def _open_upload(self, shipment: Shipment) -> OriginUpload:
         record = shipment.record

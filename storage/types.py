@@ -171,6 +171,8 @@ class Stream(IntEnum):
     JOURNAL = 0
     DIRTY = 1
     CLEAN = 2
+    RELEASED = 3
+    """Dirty bytes that go as soon as they are flushed; rows count them as DIRTY."""
 
 
 class Priority(IntEnum):

@@ -20,6 +20,7 @@ from storage import keys
 from storage.backlog import Backlog
 from storage.clock import Clock
 from storage.commit import Commit
+from storage.conflicts import Conflicts
 from storage.errors import (
     InvalidPartError,
     InvalidPartOrderError,
@@ -52,7 +53,7 @@ from storage.rows import SCAN_ROWS_MAX, RowSource, decode_part, decode_upload
 from storage.types import MIB, Checksum, ObjectName, WriteMode
 from storage.workers import Workers
 from storage.writemode import decide
-from storage.writer import new_entry, write_turn
+from storage.writer import new_entry, on_base, write_turn
 
 PART_BYTES_MIN: Final = 5 * MIB
 """The smallest part that is not the last (AWS "Amazon S3 multipart upload limits")."""
@@ -77,6 +78,7 @@ class UploadsParts:
     queue: KeyQueue
     generations: Generations
     facts: FactsTable
+    conflicts: Conflicts
     policies: Callable[[], PolicyTable]
     ids: Ids
     clock: Clock
@@ -147,7 +149,8 @@ class Uploads:
         if not await self._parts.backlog.admit(size):
             raise OverloadedError("too much is dirty to take another part", retry_after_s=BUSY_RETRY_S)
         try:
-            body = await self._parts.inlet.begin(content)
+            releases = self._parts.policies().find(name).release_after_flush
+            body = await self._parts.inlet.begin(content, releases=releases)
             if body is None:
                 raise OverloadedError(f"no room for a part of {size} bytes", retry_after_s=BUSY_RETRY_S)
             with self._parts.inlet.watching_disk(), body:
@@ -184,6 +187,7 @@ class Uploads:
             upload
                 stays open.
             NoSuchBucketError: The bucket was deleted since the upload was opened.
+            OriginError: It had to be asked what it holds (policy `on_conflict`), and did not answer; the upload stays open.
         """
         # The turn is held until the commit's outcome is known, cancelled or not: parts must not change under a Complete.
         async with self._turn(name.bucket, upload_id):
@@ -202,6 +206,7 @@ class Uploads:
     ) -> PutResult:
         name = ObjectName(upload.bucket, upload.key)
         async with write_turn(self._parts.facts, self._parts.queue, name):
+            base = await self._parts.conflicts.base(name)
             now_s = self._parts.clock.wall_s()
             record = ObjectRecord(
                 FORMAT,
@@ -228,7 +233,7 @@ class Uploads:
             )
             with self._parts.generations.writing(name):
                 await self._parts.commit.commit(
-                    UploadCompleted(FORMAT, upload.upload_id, record, entry, now_s)
+                    UploadCompleted(FORMAT, upload.upload_id, record, on_base(entry, base), now_s)
                 )
         return PutResult(record.etag, record.last_modified_s, record.checksums)
 

@@ -11,10 +11,12 @@ goes through instead.
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from storage import keys
 from storage.applier import Applier
@@ -22,6 +24,8 @@ from storage.backlog import Backlog
 from storage.cached import AddExtents, StoreVersion
 from storage.clock import Clock
 from storage.commit import Commit
+from storage.conflict_rules import NO_BASE, Base
+from storage.conflicts import Conflicts
 from storage.errors import OriginError, OverloadedError, StorageError
 from storage.facts_table import FactsTable
 from storage.generations import Generations
@@ -68,6 +72,7 @@ class WriterParts:
     queue: KeyQueue
     generations: Generations
     facts: FactsTable
+    conflicts: Conflicts
     through: Through
     origin: OriginClient
     policies: Callable[[], PolicyTable]
@@ -93,13 +98,16 @@ class Writer:
             NoSuchBucketError: The origin has no such bucket.
             DurabilityNotPossibleError: The client insisted on the disk and it cannot be.
             OverloadedError: Too much is dirty, and the origin did not take the write either.
-            OriginError: It had to be written through, and the origin refused or failed.
+            OriginError: It had to be written through, and the origin refused or failed; or it had to be asked what it holds
+                (policy `on_conflict`).
         """
         decision = await self._decide(request)
-        is_kept = decision.mode is not WriteMode.AROUND and not decision.is_forced
+        releases = self._parts.policies().find(request.name).release_after_flush
+        # What leaves the disk as soon as the origin has it is not kept at all where the origin has it first.
+        is_kept = decision.mode is not WriteMode.AROUND and not decision.is_forced and not releases
         if decision.mode is not WriteMode.BACK:
             return await self._put_through(request, content, keep=is_kept)
-        result = await self._try_put_back(request, content)
+        result = await self._try_put_back(request, content, releases=releases)
         if result is not None:
             return result
         try:
@@ -119,13 +127,15 @@ class Writer:
 
     # --- write-back --------------------------------------------------------------------------------------------------
 
-    async def _try_put_back(self, request: PutRequest, content: Content) -> PutResult | None:
+    async def _try_put_back(
+        self, request: PutRequest, content: Content, *, releases: bool
+    ) -> PutResult | None:
         """Acknowledge from the disk; None where there is no room and not a byte of the body was read."""
         size = content.size
         if not await self._parts.backlog.admit(size):
             return None
         try:
-            begun = await self._parts.inlet.begin(content)
+            begun = await self._parts.inlet.begin(content, releases=releases)
             if begun is None:
                 return None
             with self._parts.inlet.watching_disk(), begun:
@@ -135,9 +145,10 @@ class Writer:
 
     async def _commit_put(self, request: PutRequest, content: Content, intake: Intake) -> PutResult:
         async with write_turn(self._parts.facts, self._parts.queue, request.name):
+            base = await self._parts.conflicts.base(request.name)
             now_s = self._parts.clock.wall_s()
             record = self._record(request, intake, content, now_s)
-            entry = self._entry(request.name, record, now_s, request.credential_id)
+            entry = self._entry(request.name, record, base, now_s, request.credential_id)
             with self._parts.generations.writing(request.name):
                 await self._parts.commit.commit(Put(FORMAT, record, entry), body=intake.tiny)
         return PutResult(record.etag, record.last_modified_s, record.checksums)
@@ -160,12 +171,13 @@ class Writer:
         )
 
     def _entry(
-        self, name: ObjectName, record: ObjectRecord | None, now_s: float, credential_id: str
+        self, name: ObjectName, record: ObjectRecord | None, base: Base, now_s: float, credential_id: str
     ) -> DirtyEntry:
         policy = self._parts.policies().find(name)
-        return new_entry(
+        entry = new_entry(
             name, record, policy, now_s=now_s, epoch=self._parts.epoch, credential_id=credential_id
         )
+        return on_base(entry, base)
 
     # --- deletes -----------------------------------------------------------------------------------------------------
 
@@ -202,7 +214,9 @@ class Writer:
         async def delete(name: ObjectName) -> DeleteResult:
             try:
                 if await self._deletes_back(name, ""):
-                    await self._delete_back(name, credential_id)
+                    # Where each asks the origin first, they must not all do so at once.
+                    async with through if self._parts.conflicts.is_on(name) else nullcontext():
+                        await self._delete_back(name, credential_id)
                     return DeleteResult(name.key)
                 async with through:
                     return await self.delete(name, credential_id=credential_id)
@@ -223,7 +237,8 @@ class Writer:
 
     async def _delete_back(self, name: ObjectName, credential_id: str) -> None:
         async with write_turn(self._parts.facts, self._parts.queue, name):
-            entry = self._entry(name, None, self._parts.clock.wall_s(), credential_id)
+            base = await self._parts.conflicts.base(name)
+            entry = self._entry(name, None, base, self._parts.clock.wall_s(), credential_id)
             with self._parts.generations.writing(name):
                 await self._parts.commit.commit(Tombstone(FORMAT, entry))
 
@@ -353,3 +368,10 @@ def new_entry(
         deadline_s=now_s + policy.flush_deadline_s if policy.flush_deadline_s else 0.0,
         epoch=epoch,
     )
+
+
+def on_base(entry: DirtyEntry, base: Base) -> DirtyEntry:
+    """Note in the flush queue's row what the write is made on."""
+    if base is NO_BASE:
+        return entry
+    return msgspec.structs.replace(entry, base_etag=base.etag, own_etags=base.own_etags)

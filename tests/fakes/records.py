@@ -91,10 +91,12 @@ def tombstone(key: str, *, sequence: int = 0) -> Tombstone:
     return Tombstone(FORMAT, entry(key, sequence=sequence))
 
 
-def flushed(sequence: int, *, is_tombstone: bool = False, etag: str = "etag") -> Flushed:
+def flushed(
+    sequence: int, *, is_tombstone: bool = False, etag: str = "etag", releases: bool = False
+) -> Flushed:
     """Make a confirmation."""
     origin = None if is_tombstone else OriginIdentity("", 0, 0, etag)
-    return Flushed(FORMAT, sequence, origin, Validated(200.0, 1))
+    return Flushed(FORMAT, sequence, origin, Validated(200.0, 1), releases=releases)
 
 
 def upload_created(upload_id: str, key: str) -> UploadCreated:

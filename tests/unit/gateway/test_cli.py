@@ -78,7 +78,7 @@ def test_the_config_file_is_read_when_it_is_named(tmp_path: Path, capsys: pytest
     status = execute(["serve", "--config", str(config)], {})
 
     assert status == 2
-    assert "cache_size (config file): 'tiny' is wrong" in capsys.readouterr().err
+    assert "cache_size (config file, line 1): 'tiny' is wrong" in capsys.readouterr().err
 
 
 async def test_status_is_shown_when_a_gateway_runs(
@@ -94,6 +94,34 @@ async def test_status_is_shown_when_a_gateway_runs(
     assert "3.0 MiB of 1.0 GiB, 1.0 MiB dirty" in shown
     assert "50.0% of requests, 25.0% of bytes" in shown
     assert "quarantined s3://bucket/key (2.0 KiB, 3 attempts): 403 AccessDenied" in shown
+
+
+def test_a_policy_is_explained_from_the_file_when_no_gateway_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--offline needs no gateway and no key; it says that the bucket's facts are not known."""
+    config = tmp_path / "forebay.toml"
+    config.write_text('flush_delay = "5s"\n[[policies]]\nmatch = "s3://b/x/*"\nwrite = "around"\n')
+
+    status = execute(["policy", "explain", "s3://b/x/1", "--config", str(config), "--offline"], {})
+
+    shown = capsys.readouterr().out.splitlines()
+    assert status == 0
+    assert shown[:3] == [
+        "s3://b/x/1",
+        "policy               [[policies]] number 1, line 2: s3://b/x/*",
+        "write                around       this table, line 4",
+    ]
+    assert "flush_delay          5s           the default" in shown
+    assert any("only a running gateway knows" in line for line in shown)
+
+
+def test_status_shows_why_the_settings_were_not_reloaded() -> None:
+    """The last refusal stays in the status until a reload is taken."""
+    report = replace(FakeStore().status(), settings_failure="write (config file, line 3): 'x' is wrong")
+
+    assert "settings    not reloaded: write (config file, line 3): 'x' is wrong" in status_lines(report)
+    assert not any(line.startswith("settings") for line in status_lines(FakeStore().status()))
 
 
 async def test_flush_waits_when_it_is_told_to(

@@ -3,10 +3,10 @@ import typing
 
 import pytest
 
-from gateway.setting_rows import POLICY_PLACE_TABLE, POLICY_TABLE, TABLE
+from gateway.setting_rows import POLICY_ONLY_TABLE, POLICY_PLACE_TABLE, POLICY_TABLE, TABLE
 from gateway.setting_values import Address, Addressing, LogLevel
 from gateway.settings import ClientKey, Settings, SettingsError, load
-from storage.policy import Freshness, FreshnessMode, Policy, RetentionPriority
+from storage.policy import Freshness, FreshnessMode, OnConflict, Policy, RetentionPriority
 from storage.types import GIB, MIB, ObjectName, WriteMode
 
 SERVING = {
@@ -101,7 +101,10 @@ def test_load_names_the_setting_and_what_is_allowed_when_a_value_is_wrong(name: 
     """A wrong value, from whichever source, is one line with name, source, value and what is allowed."""
     allowed = next(row.allowed for row in TABLE if row.name == name)
 
-    assert refusal(f'{name} = "{text}"') == f"{name} (config file): '{text}' is wrong; allowed: {allowed}"
+    assert (
+        refusal(f'{name} = "{text}"')
+        == f"{name} (config file, line 1): '{text}' is wrong; allowed: {allowed}"
+    )
     variable = f"FOREBAY_{name.upper()}"
     assert (
         refusal(environment={variable: text}) == f"{name} ({variable}): '{text}' is wrong; allowed: {allowed}"
@@ -113,20 +116,22 @@ def test_load_names_the_setting_and_what_is_allowed_when_a_value_is_wrong(name: 
 @pytest.mark.parametrize(
     ("config", "line"),
     [
-        ('cache_sise = "1GiB"', "config file: 'cache_sise' is no setting; did you mean cache_size?"),
-        ("cache_size = [1]", "cache_size (config file): neither text nor a number"),
-        ("cache_size = {}", "cache_size (config file): neither text nor a number"),
+        ('cache_sise = "1GiB"', "config file, line 1: 'cache_sise' is no setting; did you mean cache_size?"),
+        ("cache_size = [1]", "cache_size (config file, line 1): neither text nor a number"),
+        ("cache_size = {}", "cache_size (config file, line 1): neither text nor a number"),
         ("listen = ", "config file: not TOML: "),
         ("keys = 1", "keys (config file): not a list of tables; write [[keys]] before each"),
-        ('[[keys]]\naccess_key = "a"', "keys (config file, [[keys]] number 1): access_key and secret_key are both needed"),
-        ('[[keys]]\nsecret = "a"', "config file, [[keys]] number 1: 'secret' is no setting; did you mean secret_key?"),
-        ('[[policies]]\nfreshnes = "1s"', "config file, [[policies]] number 1: 'freshnes' is no setting; did you mean freshness?"),
-        ('[[policies]]\nwrite = "x"', "write (config file, [[policies]] number 1): 'x' is wrong; allowed: back, through, around"),
-        ('[[policies]]\nmatch = "bucket/x"', "match (config file, [[policies]] number 1): 'bucket/x' is wrong; allowed: s3://BUCKET"),
-        ('[[policies]]\nmatch = "s3://b/*x*"', "match (config file, [[policies]] number 1)"),
-        ('[[policies]]\nmatch = "s3://b/"\nprefix = "x"', "match (config file, [[policies]] number 1)"),
-        ('[[policies]]\nflush_delay = "5m"\nflush_deadline = "1m"', "policies (config file, [[policies]] number 1): flush_deadline_s"),
+        ('[[keys]]\naccess_key = "a"', "keys (config file, line 1, [[keys]] number 1): access_key and secret_key are both needed"),
+        ('[[keys]]\nsecret = "a"', "config file, line 2, [[keys]] number 1: 'secret' is no setting; did you mean secret_key?"),
+        ('[[policies]]\nfreshnes = "1s"', "config file, line 2, [[policies]] number 1: 'freshnes' is no setting; did you mean freshness?"),
+        ('[[policies]]\nwrite = "x"', "write (config file, line 2, [[policies]] number 1): 'x' is wrong; allowed: back, through, around"),
+        ('[[policies]]\nmatch = "bucket/x"', "match (config file, line 2, [[policies]] number 1): 'bucket/x' is wrong; allowed: s3://BUCKET"),
+        ('[[policies]]\nmatch = "s3://b/*x*"', "match (config file, line 2, [[policies]] number 1)"),
+        ('[[policies]]\nmatch = "s3://b/"\nprefix = "x"', "match (config file, line 2, [[policies]] number 1)"),
+        ('[[policies]]\nflush_delay = "5m"\nflush_deadline = "1m"', "policies (config file, line 1, [[policies]] number 1): flush"),
         ('flush_delay = "5m"\nflush_deadline = "1m"', "policies (the default policy): flush_deadline_s"),
+        ('\n[[policies]]\n[[policies]]\n\non_conflict = "ask"', "on_conflict (config file, line 5, [[policies]] number 2): 'ask' is"),
+        ('policies = [{write = "x"}]', "write (config file, [[policies]] number 1): 'x' is wrong"),
         ("[[policies]]\n" * 257, "policies (config file): 257 policies are more than 256"),
         ('tls_cert = "a"', "tls_cert and tls_key: one is set without the other"),
         ('origin_access_key = "a"', "origin_access_key and origin_secret_key: one is set without the other"),
@@ -213,6 +218,8 @@ def test_policy_table_finds_the_first_match_and_fills_in_the_default() -> None:
         flush_deadline = 90
         priority = "low"
         stale_s = 0
+        release-after-flush = true
+        on_conflict = "quarantine"
     """
     table = load(config, {}, {}).policy_table()
 
@@ -233,8 +240,21 @@ def test_policy_table_finds_the_first_match_and_fills_in_the_default() -> None:
         flush_delay_s=30,
         flush_deadline_s=90,
         priority=RetentionPriority.LOW,
+        release_after_flush=True,
+        on_conflict=OnConflict.QUARANTINE,
     )
     assert (rest.flush_deadline_s, rest.priority) == (3600, RetentionPriority.NORMAL)
+
+
+def test_policy_is_published_only_where_its_own_table_says_so() -> None:
+    """A target is named with its prefix; the top level cannot make one of everything."""
+    config = '[[policies]]\nmatch = "s3://b/current/*"\npublished = true\n[[policies]]\nmatch = "s3://b/*"\n'
+    table = load(config, {}, {}).policy_table()
+
+    assert table.find(ObjectName("b", "current/a")).published
+    assert not table.find(ObjectName("b", "a")).published
+    assert not table.find(ObjectName("c", "a")).published
+    assert refusal("published = true").startswith("config file, line 1: 'published' is no setting")
 
 
 @pytest.mark.parametrize(
@@ -272,12 +292,12 @@ def test_dirty_mark_follows_the_cache_size_or_stands_by_itself() -> None:
     assert load('dirty_bytes_max = "64MiB"', {}, {}).dirty_bytes_limit == 64 * MIB
 
 
-@pytest.mark.parametrize("name", ["negative_ttl", "on_conflict", "release_after_flush"])
+@pytest.mark.parametrize("name", ["negative_ttl", "negative_ttl_s"])
 def test_load_refuses_settings_that_nothing_obeys_yet(name: str) -> None:
     """A setting that storage does not carry out is refused, at the top and in a policy, not silently passed over."""
-    assert refusal(f'{name} = "1"').startswith(f"config file: '{name}' is no setting")
+    assert refusal(f'{name} = "1"').startswith(f"config file, line 1: '{name}' is no setting")
     assert refusal(f'[[policies]]\n{name} = "1"').startswith(
-        f"config file, [[policies]] number 1: '{name}' is no setting"
+        f"config file, line 2, [[policies]] number 1: '{name}' is no setting"
     )
 
 
@@ -287,7 +307,7 @@ def test_table_has_one_row_for_each_field_whose_default_is_of_its_type() -> None
     fields = [f.name for f in dataclasses.fields(Settings)]
 
     assert [row.name for row in TABLE] == fields[: len(TABLE)]
-    assert fields[len(TABLE) :] == ["keys", "policies"]
+    assert fields[len(TABLE) :] == ["keys", "policies", "policy_lines"]
     for row in TABLE:
         kinds = (
             typing.get_args(hints[row.name]) if row.name in {"metrics_listen", "seed"} else (hints[row.name],)
@@ -298,7 +318,7 @@ def test_table_has_one_row_for_each_field_whose_default_is_of_its_type() -> None
 
 def test_table_says_something_of_every_setting() -> None:
     """Help and documentation are made from the table, so no row may be silent."""
-    for row in (*TABLE, *POLICY_TABLE, *POLICY_PLACE_TABLE):
+    for row in (*TABLE, *POLICY_TABLE, *POLICY_PLACE_TABLE, *POLICY_ONLY_TABLE):
         assert row.description, row.name
         assert row.allowed, row.name
         assert row.is_secret == (row.flag == ""), row.name

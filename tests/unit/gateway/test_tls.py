@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.tls import CertificateError, server_context
+from gateway.tls import CertificateError, read_pair, server_context, use_pair
 from tests.fakes.engine import FakeStore
 from tests.fakes.gateway import in_thread, running_gateway
 
@@ -45,6 +45,23 @@ async def test_http_1_1_is_chosen_when_a_client_offers_more(
 
     assert chosen == "http/1.1"
     assert server.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+def test_a_pair_is_read_at_one_moment_and_used_as_it_was_read(
+    tmp_path: Path, tls_files: tuple[Path, Path]
+) -> None:
+    """What is written over the files between reading and use does not matter; the key is in no repr."""
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    certificate.write_bytes(tls_files[0].read_bytes())
+    key.write_bytes(tls_files[1].read_bytes())
+    pair = read_pair(certificate, key)
+    key.write_text("being rewritten")
+
+    use_pair(server_context(*tls_files), pair)
+
+    assert "PRIVATE" not in repr(pair)
+    with pytest.raises(CertificateError, match="tls_cert"):
+        read_pair(certificate, key)
 
 
 def test_certificate_error_when_a_file_is_no_certificate(

@@ -181,6 +181,33 @@ def test_flushed_when_put_is_newest(applied: Applied) -> None:
     assert effects.segments == {3: SegmentRow(FORMAT, 3, Stream.DIRTY, "", 10, 0)}
 
 
+def test_flushed_when_it_releases(applied: Applied) -> None:
+    """The version is clean and has no bytes here any more, however many extents it had; its record stays."""
+    extents = tuple(extent(10 * n, 10, 3 + n % 2, 64 * n) for n in range(20))
+    applied(put("key", record(7, extents)))
+
+    effects = applied(flushed(1, releases=True))
+
+    stored = applied.rows.object(BUCKET, "key")
+    assert stored is not None
+    assert (stored.state, stored.etag, stored.version_id) == (ObjectState.CLEAN, "etag-7", 7)
+    assert applied.rows.extents_of(stored) == ()
+    assert effects.segments == {
+        3: SegmentRow(FORMAT, 3, Stream.DIRTY),
+        4: SegmentRow(FORMAT, 4, Stream.DIRTY),
+    }
+
+
+def test_flushed_when_it_releases_a_superseded_change(applied: Applied) -> None:
+    """Nothing of the newer state is released with the older one's confirmation."""
+    applied(put("key", record(7, (extent(0, 10, 3),))), put("key", record(8, (extent(0, 4, 3, 64),))))
+    before = applied.but_meta()
+
+    applied(flushed(1, releases=True))
+
+    assert applied.but_meta() == before
+
+
 def test_flushed_when_upload_at_the_origin_was_used(applied: Applied) -> None:
     """The upload at the origin that carried a confirmed version is not abandoned: it was completed."""
     applied(put("key", record(7)), Attempted(FORMAT, 1, "theirs"))

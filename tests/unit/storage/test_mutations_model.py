@@ -151,12 +151,13 @@ class MutationMachine(RuleBasedStateMachine):
         return None
 
     @precondition(lambda self: self.sequences)
-    @rule(choice=INDEX)
-    def flush(self, choice: int) -> None:
-        """Confirm some change, which may be settled or superseded long since."""
+    @rule(choice=INDEX, releases=st.booleans())
+    def flush(self, choice: int, *, releases: bool) -> None:
+        """Confirm some change, which may be settled or superseded long since; its bytes may go with that."""
         sequence = self.sequences[choice % len(self.sequences)]
         change = self.settle(sequence)
-        self.apply(flushed(sequence, is_tombstone=change is not None and change.tokens is None))
+        is_tombstone = change is not None and change.tokens is None
+        self.apply(flushed(sequence, is_tombstone=is_tombstone, releases=releases))
 
     @precondition(lambda self: self.sequences)
     @rule(choice=INDEX)

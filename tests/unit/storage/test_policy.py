@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage.policy import ANY_BUCKET, POLICIES_MAX, Freshness, Policy, PolicyTable
+from storage.policy import ANY_BUCKET, POLICIES_MAX, Freshness, PoliciesInForce, Policy, PolicyTable
 from storage.types import ObjectName
 
 LOGS = Policy("data", "logs/")
@@ -34,6 +34,25 @@ def test_policy_of_any_bucket_comes_first_when_listed_first() -> None:
     table = PolicyTable((TEMPORARY, DATA))
 
     assert table.find(ObjectName("data", "tmp/x")) is TEMPORARY
+
+
+def test_matches_says_what_the_table_says_of_a_policy_alone() -> None:
+    """A policy by itself holds for its bucket, or any, and what begins with its prefix."""
+    assert TEMPORARY.matches(ObjectName("data", "tmp/1"))
+    assert LOGS.matches(ObjectName("data", "logs/"))
+    assert not LOGS.matches(ObjectName("data", "log"))
+    assert not LOGS.matches(ObjectName("other", "logs/"))
+
+
+def test_policies_in_force_are_exchanged_whole() -> None:
+    """Whoever asked for the table before goes on with that one."""
+    in_force = PoliciesInForce(PolicyTable((LOGS,)))
+    before = in_force()
+
+    in_force.table = PolicyTable((DATA,))
+
+    assert before.find(ObjectName("data", "logs/1")) is LOGS
+    assert in_force().find(ObjectName("data", "logs/1")) is DATA
 
 
 def test_default_is_the_gateways_own_when_none_is_given() -> None:

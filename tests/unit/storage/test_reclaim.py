@@ -111,6 +111,40 @@ async def test_round_when_segments_are_dead(disk: FakeFilesystem) -> None:
         assert directory.reclaim._parts.stats.evicted_bytes["space"] == 0
 
 
+async def test_round_when_an_open_segment_held_only_what_was_released(disk: FakeFilesystem) -> None:
+    """It is sealed and goes, unless a body is on its way into it; an open segment of any other stream stays."""
+    async with opened(disk) as directory:
+        for stream in (Stream.RELEASED, Stream.DIRTY):
+            (gone,) = directory.segments.reserve(HALF, stream)
+            directory.segments.write(gone, 0, b"released")
+            directory.segments.settle([gone])
+        (held,) = directory.segments.reserve(HALF // 2, Stream.RELEASED)
+        before = directory.segments.used_bytes
+
+        await directory.reclaim.round()
+        while_held = directory.segments.used_bytes
+        directory.segments.settle([held])
+        await directory.reclaim.round()
+
+        streams = [state.stream for state in directory.segments.states()]
+        assert before == while_held == 2 * HALF + HALF // 2
+        assert streams == [Stream.DIRTY]
+        assert directory.segments.used_bytes == HALF
+
+
+async def test_reclaim_looks_at_once_when_a_segment_died(disk: FakeFilesystem) -> None:
+    """A sealed segment without a live byte does not wait for the next look."""
+    async with opened(disk) as directory:
+        await directory.put("k", bytes(BLOCK_BYTES))
+        await directory.put("other", bytes(BLOCK_BYTES))  # seals the one before
+        directory.state.listeners.append(directory.reclaim.absorb)
+        directory.reclaim._wanted.clear()
+
+        await directory.put("k", TINY)
+
+        assert directory.reclaim._wanted.is_set()
+
+
 async def test_round_when_orphans_are_left_by_a_crash(disk: FakeFilesystem) -> None:
     """Segments that no row names after a start are unlinked."""
     async with opened(disk) as directory:

@@ -99,6 +99,7 @@ ENTRY = DirtyEntry(
     epoch=3,
     replicas=("peer",),
     quarantine_reason="AccessDenied",
+    own_etags=("cc", ""),
 )
 TOMBSTONE_ENTRY = DirtyEntry(FORMAT, 9, "bucket", "gone", 12, 0, 0, "", 1.0)
 UPLOAD = UploadRecord(
@@ -153,6 +154,7 @@ MUTATIONS: dict[str, Mutation] = {
     "put": Put(FORMAT, OBJECT, ENTRY),
     "tombstone": Tombstone(FORMAT, TOMBSTONE_ENTRY),
     "flushed": Flushed(FORMAT, 70_000, IDENTITY, VALIDATED),
+    "flushed_released": Flushed(FORMAT, 70_000, IDENTITY, VALIDATED, releases=True),
     "flushed_tombstone": Flushed(FORMAT, 9, None, VALIDATED),
     "attempted": Attempted(FORMAT, 70_000, "theirs", (1, 7)),
     "quarantined": Quarantined(FORMAT, 70_000, "AccessDenied: no"),
@@ -223,6 +225,22 @@ def test_decode_when_record_is_older() -> None:
 
     assert older == ObjectRecord(*[getattr(OBJECT, name) for name in OBJECT.__struct_fields__[:8]])
     assert older.extents == ()
+
+
+def test_decode_mutation_when_it_was_written_before_release_and_bases() -> None:
+    """A confirmation and a queued change of a journal from before their newest fields read as they did."""
+    flushed = bytes.fromhex(
+        "95a7666c757368656401ce0001117096a77061636b732f31cd020005d920356434313430326162633462326137366239"
+        "3731396439313130313763353932a3762d31ce6553f10092cb41d954fc4060000003"
+    )
+    queued = bytes.fromhex(
+        "dc001401ce00011170a66275636b6574aa612fd0bad0bbd18ed187cd0fff2905aa63726564656e7469616ccb41d954fc"
+        "40d00000cb41d954fc41000000cb41d954fc4140000002a8536c6f77446f776ec3a0a675706c6f61649201070391a470"
+        "656572ac41636365737344656e696564"
+    )
+
+    assert decode_mutation(flushed) == Flushed(FORMAT, 70_000, IDENTITY, VALIDATED, releases=False)
+    assert msgspec.msgpack.decode(queued, type=DirtyEntry) == msgspec.structs.replace(ENTRY, own_etags=())
 
 
 def test_decode_when_record_is_newer() -> None:

@@ -652,6 +652,22 @@ def test_remove_when_unknown(store: SegmentStore) -> None:
     assert store.take_removable() == []
 
 
+def test_seal_when_nothing_of_it_is_held(store: SegmentStore) -> None:
+    """An open segment ends where it is, and the next body begins another; one that is being written stays open."""
+    (reservation,) = store.reserve(10, DIRTY)
+
+    assert not store.seal(1)
+    store.settle([reservation])
+    assert store.seal(1)
+
+    state = store.state(1)
+    (following,) = store.reserve(10, DIRTY)
+    assert state is not None
+    assert (state.is_sealed, state.size_bytes) == (True, 10)
+    assert (following.segment_id, following.offset) == (2, 0)
+    assert not store.seal(77)
+
+
 def test_pin_when_segment_leaves(store: SegmentStore) -> None:
     """Once a segment is handed out for unlinking it cannot be pinned: who comes now misses it."""
     put(store, b"0123456789")
