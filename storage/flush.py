@@ -12,7 +12,8 @@ out and feeds their outcomes back. The unit is the key, since that is what must 
   the key is then queued again. One attempt a key, whatever happens. A tombstone is a change like any other: only a newer
   change of the same key takes its place, even where the put it deletes was never sent, since the origin may have an older one.
 - An attempt without an answer may still land. Its key is remembered as such, whatever is sent after it, and the next success
-  is followed by a wait of the origin's time-out and a HEAD before it is confirmed. Neither wait takes a slot.
+  is followed by a wait of the origin's time-out and a HEAD before it is confirmed. Neither wait takes a slot. Where the HEAD
+  shows a superseded attempt the newest change is sent once more; by then nothing is left that could land.
 - FlushSucceeded is not the end: Confirm has the journal written, and only Confirmed makes the bytes clean.
 - A refusal that concerns a bucket or the credentials suspends the bucket: one key at a time is tried, at growing intervals,
   until one gets an answer of its own. Others are not affected, by slots, order or cost. So does an origin that is away, which
@@ -418,8 +419,9 @@ class FlushPlanner:
             key.attempts += 1
             self._wait(key, FlushState.WAITING_CHECK, self._now_s + self._backoff_s(key, event.jitter))
             return
-        if event.result in {HeadResult.OURS, HeadResult.OTHER}:
-            key.forget_attempts()  # their time has passed
+        if event.result is not HeadResult.FAILED:
+            # Their time has passed: what could land has landed, and is what the HEAD shows.
+            key.forget_attempts()
         if key.is_overtaken or event.result is HeadResult.SUPERSEDED:
             self._go_on(key)
         else:

@@ -197,7 +197,7 @@ class Attempts:
         """Look what the origin has under a key whose newest state it accepted after an attempt without an answer."""
         entry = self._rows.entry(check.sequence)
         result = HeadResult.OURS if entry is None else await self._head_result(entry, check)
-        if result in {HeadResult.OURS, HeadResult.OTHER}:
+        if result is not HeadResult.FAILED:
             for sequence in check.attempted:
                 if sequence != check.sequence:
                     self._sent_etags.pop(sequence, None)

@@ -164,6 +164,11 @@ class History:
         self.answer: ErrorAnswer | None = None
         self.until_s: float | None = None
 
+    @property
+    def has_document(self) -> bool:
+        """Whether the last answer was an error that says in a document what it is."""
+        return self.answer is not None and bool(self.answer.body)
+
     def first(self, remedy: str) -> bool:
         """Take a remedy if it was not taken before."""
         if remedy in self.remedies:
@@ -382,7 +387,7 @@ async def completed(answer: Answer) -> bytes:
     """Give the document of a write's answer; for `Caller.run`.
 
     Raises:
-        StorageError: The error document that came with status 200.
+        StorageError: The error document that came with status 200, or BadAnswer where a document is cut off or a web page.
     """
     body = await answer.document()
     failure = failure_in_success(body)

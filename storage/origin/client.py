@@ -17,7 +17,14 @@ from contextlib import asynccontextmanager
 from typing import Final, Self
 
 from storage.clock import Clock
-from storage.errors import ObjectChangedError, OriginError, OriginRefusedError, StorageError
+from storage.errors import (
+    NoSuchBucketError,
+    NoSuchKeyError,
+    ObjectChangedError,
+    OriginError,
+    OriginRefusedError,
+    StorageError,
+)
 from storage.origin.admission import Limiter
 from storage.origin.answers import (
     DeletesAnswer,
@@ -216,7 +223,7 @@ class OriginClient(MultipartClient):
         version_id: str = "",
         priority: Priority = Priority.FOREGROUND,
     ) -> WriteAnswer:
-        """Delete an object, or one of its versions; success also where there was none."""
+        """Delete an object, or one of its versions; success also where there was none, however the origin says so."""
         call = Call(
             "DeleteObject",
             "DELETE",
@@ -227,7 +234,14 @@ class OriginClient(MultipartClient):
             priority=priority,
             is_read=False,
         )
-        return await self._caller.run(call, written_without_etag)
+        history = History()
+        try:
+            return await self._caller.run(call, written_without_etag, history)
+        except NoSuchKeyError:
+            # A 404 without its document may as well be of a proxy, or of a bucket that is gone.
+            if not history.has_document:
+                raise
+            return WriteAnswer("", is_earlier_unknown=history.unknown is not None)
 
     async def delete_objects(
         self, bucket: str, keys: tuple[str, ...], *, priority: Priority = Priority.FOREGROUND
@@ -240,17 +254,22 @@ class OriginClient(MultipartClient):
         assert len(set(keys)) == len(keys) <= DELETE_KEYS_MAX, "a batch names each key once"
         together = tuple(key for key in keys if can_be_named(key)) if self._knows_batches else ()
         told: dict[str, DeleteResult] = {}
-        is_earlier_unknown = False
+        is_earlier_unknown = lacks_batches = False
         if together:
+            history = History()
             try:
-                told, is_earlier_unknown = await self._delete_batch(bucket, together, priority)
-            except OriginRefusedError as error:
-                if error.status not in (405, 501):
+                told, is_earlier_unknown = await self._delete_batch(bucket, together, priority, history)
+            except (OriginRefusedError, NoSuchKeyError, NoSuchBucketError) as error:
+                lacks_batches = _knows_no_batch(error, history)
+                if not lacks_batches:
                     raise
-                self._knows_batches = False
                 together = ()
         alone = tuple(key for key in keys if key not in set(together))
-        told.update(await self._delete_singly(bucket, alone, priority))
+        singly = await self._delete_singly(bucket, alone, priority)
+        if lacks_batches and any(not result.code for result in singly.values()):
+            # It takes deletes, so it was the batch that it does not know.
+            self._knows_batches = False
+        told.update(singly)
         results = tuple(
             told.get(key) or DeleteResult(key, "Incomplete", "no line in the answer") for key in keys
         )
@@ -358,7 +377,7 @@ class OriginClient(MultipartClient):
     # --- Parts of the above ------------------------------------------------------------------------------------------
 
     async def _delete_batch(
-        self, bucket: str, keys: tuple[str, ...], priority: Priority
+        self, bucket: str, keys: tuple[str, ...], priority: Priority, history: History
     ) -> tuple[dict[str, DeleteResult], bool]:
         body = write_delete(keys)
         digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
@@ -377,7 +396,7 @@ class OriginClient(MultipartClient):
             results = parse_delete_results(await completed(answer))
             return {result.key: result for result in results}, answer.is_earlier_unknown
 
-        return await self._caller.run(call, settled)
+        return await self._caller.run(call, settled, history)
 
     async def _delete_singly(
         self, bucket: str, keys: tuple[str, ...], priority: Priority
@@ -400,3 +419,10 @@ class OriginClient(MultipartClient):
                 for key in keys[start : start + SINGLE_DELETES_MAX]:
                     group.create_task(delete(key))
         return told
+
+
+def _knows_no_batch(error: StorageError, history: History) -> bool:
+    """Whether a refusal of DeleteObjects says that there is no such operation: by status, code, or a 404 that names no bucket."""
+    if isinstance(error, OriginError):
+        return error.status in (404, 405, 501) or error.code in ("MethodNotAllowed", "NotImplemented")
+    return isinstance(error, NoSuchKeyError) or not history.has_document

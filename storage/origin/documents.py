@@ -141,6 +141,16 @@ def parse_error(body: bytes) -> ErrorDocument | None:
     )
 
 
+def is_spoilt(body: bytes) -> bool:
+    """Say whether a body begins as a document and is none: cut off, damaged, or a web page."""
+    if not body.lstrip().startswith(b"<"):
+        return False
+    try:
+        return _local(_parse(body)).lower() == "html"
+    except OriginUnavailableError:
+        return True
+
+
 # --- Results -----------------------------------------------------------------------------------------------------------
 
 
@@ -187,6 +197,8 @@ def parse_delete_results(body: bytes) -> tuple[DeleteResult, ...]:
             results.append(DeleteResult(_text(child, "Key")))
         elif kind == "Error":
             code = _text(child, "Code") or "InternalError"
+            if code == "NoSuchKey":
+                code = ""  # some origins say so of a key that is not there, which is what was wanted
             results.append(DeleteResult(_text(child, "Key"), code, _text(child, "Message")))
     return tuple(results)
 

@@ -15,10 +15,10 @@ from storage.errors import (
     OriginUnavailableError,
     StorageError,
 )
-from storage.origin.documents import ErrorDocument, parse_error
+from storage.origin.documents import ErrorDocument, is_spoilt, parse_error
 from storage.origin.endpoint import is_region
 from storage.origin.retry import THROTTLE_CODES, Outcome, classify, is_outcome_unknown
-from storage.origin.wire import retry_after_s
+from storage.origin.wire import bad_answer, retry_after_s
 
 _CODE_BY_STATUS: Final = {
     301: "PermanentRedirect",
@@ -88,11 +88,12 @@ def failure_by_code(document: ErrorDocument) -> StorageError | None:
 def failure_in_success(body: bytes) -> StorageError | None:
     """Find the error document inside a 200 answer to a write; None where there is none.
 
-    It counts as the 500 or 503 that the origin could no longer send (AWS API_CompleteMultipartUpload).
+    It counts as the 500 or 503 that the origin could no longer send (AWS API_CompleteMultipartUpload). What begins as a
+    document and is none, cut off or a web page of somebody in between, is no success either.
     """
     document = parse_error(body)
     if document is None:
-        return None
+        return bad_answer("a success with a document that is none") if is_spoilt(body) else None
     status = 503 if document.code in THROTTLE_CODES else 500
     return failure_of(status, {}, body, is_read=False, has_key=True)
 

@@ -12,8 +12,9 @@ class Fault(msgspec.Struct, kw_only=True):
     `times` are hit (-1: all).
 
     The effect: `delay_s` passes first. `drop` "before" cuts the connection before anything is done, "after" when the operation
-    was carried out. `status` answers an error with `code`, carrying the operation out only where `is_processed`. The rest
-    spoils the true answer: `error_in_200` a code, `cut_body_at` bytes, `body_bytes_per_s`, and replaced header values.
+    was carried out. `body` is answered with 200 in place of the truth, nothing carried out. `status` answers an error with
+    `code`, carrying the operation out only where `is_processed`. The rest spoils the true answer: `error_in_200` a code,
+    `cut_body_at` bytes, `body_bytes_per_s`, and replaced header values.
     """
 
     operation: str = "*"
@@ -28,6 +29,7 @@ class Fault(msgspec.Struct, kw_only=True):
     retry_after_s: int = -1
     is_processed: bool = False
     error_in_200: str = ""
+    body: str = ""
     cut_body_at: int = -1
     body_bytes_per_s: float = 0.0
     etag: str = ""

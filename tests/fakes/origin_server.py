@@ -184,6 +184,8 @@ class FakeOrigin:
         reply = self._refusal(received, request)
         if reply is None and fault.status and not fault.is_processed:
             reply = error_reply(fault.status, fault.code, "as told", fault.region)
+        elif reply is None and fault.body:
+            reply = Reply(200, fault.body.encode(), {"content-type": "application/xml"})
         elif reply is None:
             reply = self.store.handle(operation, received)
             if fault.status:

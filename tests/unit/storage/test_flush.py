@@ -292,13 +292,31 @@ def test_success_is_checked_by_head_when_an_attempt_had_no_answer(bench: Bench) 
 
 
 def test_newest_is_sent_again_when_head_shows_a_superseded_attempt(bench: Bench) -> None:
-    """An older attempt of ours landed over the newest: it is sent again, and checked again (B05)."""
+    """An older attempt of ours landed over the newest: it is sent again, once (B05).
+
+    The time of all attempts is past then, so its success needs no further check: an origin that shows an object in another way
+    than it was sent would be sent it again and again.
+    """
     bench.handle(dirty(1), failed(1, FailureKind.UNKNOWN_OUTCOME), dirty(2))
     bench.handle(Tick(), at_s=0.5)
     bench.handle(FlushSucceeded(2), at_s=2)
 
     assert bench.handle(Tick(), at_s=62) == [CheckByHead(2, (1, 2))]
-    assert bench.handle(HeadChecked(2, HeadResult.SUPERSEDED, 0.5)) == [send(2, needs_followup_head=True)]
+    assert bench.handle(HeadChecked(2, HeadResult.SUPERSEDED, 0.5)) == [send(2)]
+    assert bench.handle(FlushSucceeded(2)) == [Confirm(2)]
+
+
+def test_resent_state_is_checked_again_when_the_resend_had_no_answer(bench: Bench) -> None:
+    """What is sent over a superseded attempt is an attempt like any other."""
+    bench.handle(dirty(1), failed(1, FailureKind.UNKNOWN_OUTCOME), dirty(2))
+    bench.handle(Tick(), at_s=0.5)
+    bench.handle(FlushSucceeded(2), at_s=2)
+    bench.handle(Tick(), at_s=62)
+    bench.handle(HeadChecked(2, HeadResult.SUPERSEDED, 0.5))
+
+    bench.handle(failed(2, FailureKind.UNKNOWN_OUTCOME))
+
+    assert bench.handle(Tick(), at_s=63) == [send(2, needs_followup_head=True)]
 
 
 def test_other_writers_object_stays_when_head_shows_it(bench: Bench) -> None:

@@ -139,6 +139,13 @@ def test_delete_results_keep_each_line() -> None:
     assert parse_delete_results(body) == (DeleteResult("a"), DeleteResult("b", "AccessDenied", "no"))
 
 
+def test_delete_of_what_is_not_there_is_a_success_in_its_line() -> None:
+    """Where S3 says Deleted some origins say NoSuchKey, which is what was wanted."""
+    body = b"<DeleteResult><Error><Key>a</Key><Code>NoSuchKey</Code></Error></DeleteResult>"
+
+    assert [(result.key, result.code) for result in parse_delete_results(body)] == [("a", "")]
+
+
 def test_parts_page_is_read() -> None:
     """Parts come with number, size and ETag, and the marker to go on."""
     body = (

@@ -87,6 +87,29 @@ def test_error_inside_a_success_is_found() -> None:
     assert failure_in_success(b"") is None
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<Error><Code>InternalErr",
+        b' <?xml version="1.0"?><Er',
+        b"<html><body>Sign in</body></html>",
+        b"<HTML/>",
+    ],
+)
+def test_success_with_a_spoilt_document_is_a_bad_answer(body: bytes) -> None:
+    """A document that is cut off or somebody's web page shows that this is not the origin's whole answer."""
+    failed = failure_in_success(body)
+
+    assert isinstance(failed, OriginUnavailableError)
+    assert (failed.status, failed.code) == (0, "BadAnswer")
+
+
+@pytest.mark.parametrize("body", [b"OK", b"   ", b"\xff\xfe", b"<PutObjectResult/>"])
+def test_success_with_other_words_stays_one(body: bytes) -> None:
+    """What an origin says beside its success, in no document or an own one, does not make a failure of it."""
+    assert failure_in_success(body) is None
+
+
 def test_region_is_told_by_header_or_document() -> None:
     """Both places where S3 names a bucket's region are read."""
     body = b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>"
