@@ -6,7 +6,10 @@
     GET  /-/status                         StatusReport
     POST /-/flush?bucket=&prefix=          BarrierReport of a new barrier
     GET  /-/flush/{id}?wait=SECONDS        BarrierReport, after at most WAIT_S_MAX
-    GET  /-/pending?bucket=&prefix=        what is not at the origin yet, oldest first
+    GET  /-/pending?bucket=&prefix=&after= what is not at the origin yet, oldest first, behind a sequence
+    GET  /-/quarantine?bucket=&prefix=&after=  the part of it that the origin refused
+    GET  /-/acknowledged?bucket=&prefix=&after=&deep=  AcknowledgedPage, in the order of keys, behind a key
+    GET  /-/acknowledged?bucket=&key=      the AcknowledgedLine of one key, or null
     POST /-/retry?bucket=&prefix=          Changed
     POST /-/discard?bucket=&key=           Changed
     GET  /-/policy?bucket=&key=            PolicyExplanation
@@ -114,18 +117,12 @@ class Admin:
         """
         verb, _, rest = request.key.partition("/")
         match request.method, verb, rest:
-            case "GET", "status", "":
-                return _json(self._status())
             case "GET", "policy", "" if self._live is not None:
                 return _json(await self._explain(self._live.settings, request))
             case "POST", "reload", "" if self._live is not None:
                 return _json(await self._live.reload())
-            case "GET", "pending", "":
-                return _json(
-                    self._store.pending(
-                        _parameter(request, "bucket"), _optional(request, "prefix"), PENDING_MAX
-                    )
-                )
+            case "GET", ("status" | "pending" | "quarantine" | "acknowledged"), "":
+                return _json(self._reported(verb, request))
             case "POST", "flush", "":
                 return _json(
                     self._store.start_barrier(_parameter(request, "bucket"), _optional(request, "prefix"))
@@ -166,6 +163,27 @@ class Admin:
         except StorageError as error:
             return explain(settings, name, None, str(error))
         return explain(settings, name, facts)
+
+    def _reported(self, verb: str, request: S3Request) -> object:
+        """Answer what changes nothing and waits for nothing."""
+        if verb == "status":
+            return self._status()
+        if verb == "acknowledged":
+            return self._acknowledged(request)
+        is_quarantined = verb == "quarantine"
+        bucket, prefix = _optional(request, "bucket"), _optional(request, "prefix")
+        if not bucket and (prefix or not is_quarantined):
+            raise invalid_argument("bucket", "", "The parameter bucket is missing.")
+        after = _number("after", _optional(request, "after") or "0")
+        return self._store.pending(bucket, prefix, PENDING_MAX, after, is_quarantined=is_quarantined)
+
+    def _acknowledged(self, request: S3Request) -> object:
+        bucket = _parameter(request, "bucket")
+        if key := _optional(request, "key"):
+            return self._store.acknowledged_of(ObjectName(bucket, key))
+        prefix, after = _optional(request, "prefix"), _optional(request, "after")
+        is_deep = bool(_number("deep", _optional(request, "deep") or "0"))
+        return self._store.acknowledged(bucket, prefix, after, is_deep=is_deep)
 
     def _is_metrics(self, request: S3Request) -> bool:
         if self._has_own_port or request.raw_path != METRICS_PATH or request.bucket != METRICS_PATH[1:]:

@@ -83,13 +83,13 @@ async def _engine_parts(
 ) -> EngineParts:
     clock, rng = surroundings.clock, surroundings.random
     limiter = Limiter(_limiter_settings(settings), clock)
-    credentials = _credentials(settings)
-    origin_settings = _origin_settings(settings)
+    credentials = credential_source(settings)
+    place = origin_settings(settings)
     origin = await adapters.enter_async_context(
-        OriginClient(origin_settings, limiter=limiter, credentials=credentials, clock=clock, rng=rng)
+        OriginClient(place, limiter=limiter, credentials=credentials, clock=clock, rng=rng)
     )
     control = await adapters.enter_async_context(
-        ControlLane(origin_settings, limiter=limiter, credentials=credentials, regions=origin.regions)
+        ControlLane(place, limiter=limiter, credentials=credentials, regions=origin.regions)
     )
     stats = Stats()
     stats.origin, stats.limiter = origin.counters, limiter
@@ -158,7 +158,8 @@ def _engine_settings(settings: Settings) -> EngineSettings:
     )
 
 
-def _origin_settings(settings: Settings) -> OriginSettings:
+def origin_settings(settings: Settings) -> OriginSettings:
+    """Say where the origin is, as its clients want to know it."""
     return OriginSettings(
         endpoint_url=settings.origin,
         region=settings.origin_region,
@@ -185,7 +186,8 @@ def _limiter_settings(settings: Settings) -> LimiterSettings:
     )
 
 
-def _credentials(settings: Settings) -> CredentialSource:
+def credential_source(settings: Settings) -> CredentialSource:
+    """Make the source of the origin's keys: those of the settings, else the standard AWS chain."""
     if not settings.origin_access_key:
         return ChainCredentials()
     return StaticCredentials(

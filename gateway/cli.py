@@ -12,11 +12,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NoReturn
 
-from gateway import app, demo
-from gateway.admin import ReloadReport
+from gateway import app, demo, proof_commands
+from gateway.admin import Changed, ReloadReport
 from gateway.build import check_directory
 from gateway.client import GatewayClient, GatewayError
 from gateway.explain import PolicyExplanation, explain, explanation_lines
+from gateway.ledger.entries import LedgerError
+from gateway.proof_commands import Place
+from gateway.s3_endpoint import EndpointError
 from gateway.setting_rows import TABLE
 from gateway.settings import Settings, SettingsError, load
 from gateway.tls import CertificateError
@@ -55,7 +58,7 @@ def execute(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         return command(parsed, read())
     except SettingsError as error:
         return _complain(str(error), WRONG_USE)
-    except (GatewayError, CertificateError, StorageError, OSError) as error:
+    except (GatewayError, EndpointError, LedgerError, CertificateError, StorageError, OSError) as error:
         return _complain(str(error), NOT_DONE)
     except KeyboardInterrupt:
         return _complain("interrupted", NOT_DONE)
@@ -90,7 +93,9 @@ def _show_progress(done: int, total: int) -> None:
         sys.stderr.flush()
 
 
-def _status(_parsed: argparse.Namespace, settings: Settings) -> int:
+def _status(parsed: argparse.Namespace, settings: Settings) -> int:
+    if parsed.quarantine:
+        return _show_pending(_client(settings), "quarantine", None, "quarantined")
     for line in status_lines(_client(settings).ask(StatusReport, "GET", "/-/status")):
         _say(line)
     return DONE
@@ -115,21 +120,45 @@ def _flush(parsed: argparse.Namespace, settings: Settings) -> int:
     return DONE if report.is_reached else NOT_DONE
 
 
+def _pending(parsed: argparse.Namespace, settings: Settings) -> int:
+    return _show_pending(_client(settings), "pending", Place(*_place(parsed.place)), "not at the origin yet")
+
+
+def _show_pending(client: GatewayClient, verb: str, place: Place | None, what: str) -> int:
+    """Write every line of a verb, and how many there were."""
+    now_s, count, size = SystemClock().wall_s(), 0, 0
+    for line in proof_commands.pending(client, verb, place):
+        _say(f"{proof_commands.age(line, now_s):>8}  {pending_line(line)}")
+        count, size = count + 1, size + line.size
+    _say(f"{count} changes {what}, {readable(size)}")
+    return DONE
+
+
 def _retry(parsed: argparse.Namespace, settings: Settings) -> int:
     bucket, prefix = _place(parsed.place)
-    answer = _client(settings).call("POST", "/-/retry", {"bucket": bucket, "prefix": prefix})
-    _say(answer.decode().strip())
+    parameters = {"bucket": bucket, "prefix": prefix}
+    changed = _client(settings).ask(Changed, "POST", "/-/retry", parameters).changed
+    _say(f"{changed} refused changes under {parsed.place} go back to the flush queue")
     return DONE
 
 
 def _discard(parsed: argparse.Namespace, settings: Settings) -> int:
-    bucket, key = _place(parsed.place)
-    if not key:
-        return _complain("discard takes one object: s3://BUCKET/KEY", WRONG_USE)
+    place, client = Place(*_place(parsed.place)), _client(settings)
+    if not place.prefix and not parsed.prefix:
+        return _complain(
+            "discard takes one object, s3://BUCKET/KEY, or --prefix for all under one", WRONG_USE
+        )
+    refused = proof_commands.quarantined(client, place, is_prefix=parsed.prefix)
+    for line in refused[: proof_commands.SHOWN_MAX]:
+        _say(pending_line(line))
+    if len(refused) > proof_commands.SHOWN_MAX:
+        _say(f"and {len(refused) - proof_commands.SHOWN_MAX} more")
+    if not refused:
+        return _complain(f"nothing that the origin refused is at {place}; nothing was discarded", NOT_DONE)
     if not parsed.yes:
-        return _complain(f"{parsed.place} would be lost for good: say --yes", WRONG_USE)
-    answer = _client(settings).call("POST", "/-/discard", {"bucket": bucket, "key": key})
-    _say(answer.decode().strip())
+        return _complain(f"these {len(refused)} changes would be lost for good: say --yes", WRONG_USE)
+    count, size = proof_commands.discard(client, refused)
+    _say(f"{count} changes discarded, {readable(size)} lost; the origin holds what it held before them")
     return DONE
 
 
@@ -152,6 +181,17 @@ def _explain(parsed: argparse.Namespace, settings: Settings) -> int:
     for line in explanation_lines(told):
         _say(line)
     return DONE
+
+
+def _ledger(parsed: argparse.Namespace, settings: Settings) -> int:
+    place = Place(*_place(parsed.place))
+    return DONE if proof_commands.ledger(parsed, place, settings, _say) else NOT_DONE
+
+
+def _verify(parsed: argparse.Namespace, settings: Settings) -> int:
+    place = Place(*_place(parsed.place))
+    is_complete = proof_commands.verify(parsed, place, _client(settings), settings, _say)
+    return DONE if is_complete else NOT_DONE
 
 
 def status_lines(report: StatusReport) -> list[str]:
@@ -229,7 +269,12 @@ def _parser() -> argparse.ArgumentParser:
         "--drain", action="store_true", help="at the stop, flush everything to the origin first"
     )
     _add(commands, "demo", _demo, "run the gateway over a throw-away S3 server on this machine")
-    _add(commands, "status", _status, "show how a running gateway is")
+    status = _add(commands, "status", _status, "show how a running gateway is")
+    status.add_argument(
+        "--quarantine", action="store_true", help="list all that the origin refused, with reasons and ages"
+    )
+    pending = _add(commands, "pending", _pending, "list what is acknowledged and not at the origin yet")
+    pending.add_argument("place", metavar="s3://BUCKET/PREFIX")
     flush = _add(commands, "flush", _flush, "flush what is acknowledged under a prefix")
     flush.add_argument("place", metavar="s3://BUCKET/PREFIX")
     flush.add_argument(
@@ -237,8 +282,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     retry = _add(commands, "retry", _retry, "send again what the origin refused")
     retry.add_argument("place", metavar="s3://BUCKET/PREFIX")
-    discard = _add(commands, "discard", _discard, "give up what the origin refused of one object; it is lost")
+    discard = _add(commands, "discard", _discard, "give up what the origin refused; it is lost")
     discard.add_argument("place", metavar="s3://BUCKET/KEY")
+    discard.add_argument("--prefix", action="store_true", help="all under s3://BUCKET/PREFIX, not one object")
     discard.add_argument("--yes", action="store_true", help="yes, lose it")
     _add(commands, "reload", _reload, "have a running gateway read its settings again, as SIGHUP does")
     policy = _add(commands, "policy", _explain, "say which policy applies to an object, and why")
@@ -247,9 +293,37 @@ def _parser() -> argparse.ArgumentParser:
     policy.add_argument(
         "--offline", action="store_true", help="answer from the settings, without a running gateway"
     )
+    _add_proofs(commands)
     fsck = _add(commands, "fsck", _fsck, "check a cache directory that no gateway has open; changes nothing")
     fsck.add_argument("--verify-clean", action="store_true", help="read what is also at the origin, too")
     return parser
+
+
+def _add_proofs(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    """Add the commands that prove what the gateway promises."""
+    verify = _add(commands, "verify", _verify, "prove that the origin alone holds what is acknowledged")
+    verify.add_argument("place", metavar="s3://BUCKET/PREFIX")
+    verify.add_argument(
+        "--deep", action="store_true", help="compare headers and metadata too, by a HEAD each"
+    )
+    verify.add_argument("--bytes", action="store_true", help="read every object from the origin and hash it")
+    ledger = _add(
+        commands,
+        "ledger",
+        _ledger,
+        "write a load and a record of what was acknowledged, or check that record",
+    )
+    ledger.add_argument("action", choices=("write", "check"))
+    ledger.add_argument("place", metavar="s3://BUCKET/PREFIX")
+    ledger.add_argument("--ledger", metavar="FILE", help="the record; keep it on another machine or disk")
+    ledger.add_argument("--seconds", metavar="N", default="60s", help="write: for how long (default: 60s)")
+    ledger.add_argument("--clients", metavar="N", default="8", help="write: how many at once (default: 8)")
+    ledger.add_argument(
+        "--max-size", metavar="SIZE", default="1MiB", help="write: largest body (default: 1MiB)"
+    )
+    ledger.add_argument(
+        "--at-origin", action="store_true", help="check: ask the origin itself, after a flush"
+    )
 
 
 def _add(

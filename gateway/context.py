@@ -12,6 +12,7 @@ import msgspec
 
 from gateway.s3.documents_out import Owner
 from gateway.s3.request import S3Request
+from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.clock import Clock
 from storage.listing import ListQuery, ListResult
 from storage.records import BucketFacts
@@ -224,8 +225,20 @@ class ObjectStore(Protocol):
         """Say how the engine is."""
         ...
 
-    def pending(self, bucket: str, prefix: str, limit: int) -> tuple[PendingLine, ...]:
-        """List acknowledged changes that are not at the origin, oldest first."""
+    def pending(
+        self, bucket: str, prefix: str, limit: int, after: int = 0, *, is_quarantined: bool = False
+    ) -> tuple[PendingLine, ...]:
+        """List acknowledged changes that are not at the origin, oldest first, behind sequence `after`."""
+        ...
+
+    def acknowledged(
+        self, bucket: str, prefix: str, after: str = "", *, is_deep: bool = False
+    ) -> AcknowledgedPage:
+        """Give the next page of what was acknowledged under a prefix, in the order of keys."""
+        ...
+
+    def acknowledged_of(self, name: ObjectName) -> AcknowledgedLine | None:
+        """Say what was acknowledged of one key; None where nothing is known."""
         ...
 
     async def retry_quarantined(self, bucket: str, prefix: str) -> int:

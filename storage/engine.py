@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from storage.acknowledged import acknowledged_line, acknowledged_page
+from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.assembly import Components, EngineParts, assemble
 from storage.errors import (
     DiskFullError,
@@ -30,7 +32,7 @@ from storage.listing import ListQuery, ListResult
 from storage.opened import Opened
 from storage.records import FORMAT, BucketFacts, EpochEnded
 from storage.recovery import Recovered, RecoveryParts, recover
-from storage.reports import barrier_report, pending_lines, status_report, update_levels
+from storage.reports import barrier_report, pending_lines, quarantined_page, status_report, update_levels
 from storage.requests import (
     BarrierReport,
     BucketEntry,
@@ -413,9 +415,29 @@ class Engine:
         """Say how the engine is."""
         return status_report(self._parts, self._recovered, self._components, is_draining=self._is_draining)
 
-    def pending(self, bucket: str, prefix: str, limit: int) -> tuple[PendingLine, ...]:
-        """List acknowledged changes that are not at the origin, oldest first."""
-        return pending_lines(self._recovered.index, self._components.planner, Scope(bucket, prefix), limit)
+    def pending(
+        self, bucket: str, prefix: str, limit: int, after: int = 0, *, is_quarantined: bool = False
+    ) -> tuple[PendingLine, ...]:
+        """List acknowledged changes that are not at the origin, oldest first, behind sequence `after`."""
+        scope, components = Scope(bucket, prefix), self._components
+        if is_quarantined:
+            return quarantined_page(components.dirty_rows, components.planner, scope, limit, after)
+        return pending_lines(self._recovered.index, components.planner, scope, limit, after)
+
+    def acknowledged(
+        self, bucket: str, prefix: str, after: str = "", *, is_deep: bool = False
+    ) -> AcknowledgedPage:
+        """Give the next page of what was acknowledged under a prefix, in the order of keys."""
+        components = self._components
+        scope = (bucket, prefix, after)
+        return acknowledged_page(
+            self._recovered.index, components.dirty_rows, components.planner, scope, is_deep=is_deep
+        )
+
+    def acknowledged_of(self, name: ObjectName) -> AcknowledgedLine | None:
+        """Say what was acknowledged of one key; None where nothing is known."""
+        components = self._components
+        return acknowledged_line(self._recovered.index, components.dirty_rows, components.planner, name)
 
     async def retry_quarantined(self, bucket: str, prefix: str) -> int:
         """Send what the origin refused once more; give how many changes."""

@@ -179,6 +179,10 @@ class FlushPlanner:
         key = self._books.keys.get(name)
         return 0 if key is None else key.attempts
 
+    def quarantined_sequences(self, scope: Scope) -> list[int]:
+        """Give the sequences of all quarantined changes in scope, oldest quarantine first."""
+        return [key.entry.sequence for key in self._books.quarantined_in(scope) if key.entry is not None]
+
     def quarantined(self, limit: int) -> list[int]:
         """Give the sequences of quarantined changes, oldest quarantine first, at most `limit`."""
         keys = self._books.quarantined_in(Scope())[:limit]

@@ -1,10 +1,12 @@
 """What the operator is shown: pending changes, barriers, the state of the engine."""
 
+import heapq
 import itertools
 from typing import Final
 
 import msgspec
 
+from storage import keys
 from storage.assembly import Components, EngineParts
 from storage.dirty_rows import DirtyRows
 from storage.family import Family
@@ -25,11 +27,11 @@ DIRTY_STOP: Final = b"\xff" * 9
 
 
 def pending_lines(
-    index: RowSource, planner: FlushPlanner, scope: Scope, limit: int
+    index: RowSource, planner: FlushPlanner, scope: Scope, limit: int, after: int = 0
 ) -> tuple[PendingLine, ...]:
-    """List up to `limit` dirty changes in scope, oldest first; quarantined ones are among them."""
+    """List up to `limit` dirty changes in scope behind sequence `after`, oldest first; quarantined ones are among them."""
     lines: list[PendingLine] = []
-    start = b""
+    start = keys.dirty_key(after + 1)
     while len(lines) < limit and (rows := index.scan(Family.DIRTY, start, DIRTY_STOP, SCAN_ROWS)):
         entries = (decode_dirty(value) for _, value in rows)
         in_scope = (entry for entry in entries if ObjectName(entry.bucket, entry.key) in scope)
@@ -41,6 +43,15 @@ def pending_lines(
 def quarantined_lines(rows: DirtyRows, planner: FlushPlanner, limit: int) -> tuple[PendingLine, ...]:
     """List up to `limit` changes that the origin refused for good, oldest quarantine first; reads no others."""
     entries = (rows.entry(sequence) for sequence in planner.quarantined(limit))
+    return tuple(_line(entry, planner) for entry in entries if entry is not None)
+
+
+def quarantined_page(
+    rows: DirtyRows, planner: FlushPlanner, scope: Scope, limit: int, after: int
+) -> tuple[PendingLine, ...]:
+    """List up to `limit` quarantined changes in scope behind sequence `after`, in the order of sequences."""
+    behind = (sequence for sequence in planner.quarantined_sequences(scope) if sequence > after)
+    entries = (rows.entry(sequence) for sequence in heapq.nsmallest(limit, behind))
     return tuple(_line(entry, planner) for entry in entries if entry is not None)
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from gateway.s3.checksums import whole_checksum
+from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.errors import (
     BucketNotEmptyError,
     InvalidPartError,
@@ -157,6 +158,8 @@ class FakeStore:
         self.is_writable = True
         self.barriers: dict[int, BarrierReport] = {}
         self.lines: tuple[PendingLine, ...] = ()
+        self.acknowledged_lines: tuple[AcknowledgedLine, ...] = ()
+        self.acknowledged_page_lines = 2
         self._buckets: dict[str, dict[str, tuple[ObjectRecord, bytes]]] = {}
         self._uploads: dict[str, StoredUpload] = {}
         self._file_offset = 0
@@ -433,8 +436,28 @@ class FakeStore:
             hit_ratio_bytes=0.25,
         )
 
-    def pending(self, bucket: str, prefix: str, limit: int) -> tuple[PendingLine, ...]:
-        return self.lines[:limit]
+    def pending(
+        self, bucket: str, prefix: str, limit: int, after: int = 0, *, is_quarantined: bool = False
+    ) -> tuple[PendingLine, ...]:
+        behind = (
+            line
+            for line in self.lines
+            if line.sequence > after
+            and bucket in ("", line.bucket)
+            and line.key.startswith(prefix)
+            and (line.state == "quarantined" or not is_quarantined)
+        )
+        return tuple(behind)[:limit]
+
+    def acknowledged(
+        self, bucket: str, prefix: str, after: str = "", *, is_deep: bool = False
+    ) -> AcknowledgedPage:
+        lines = [line for line in self.acknowledged_lines if line.key.startswith(prefix) and line.key > after]
+        page = tuple(lines[: self.acknowledged_page_lines])
+        return AcknowledgedPage(page, page[-1].key if len(page) < len(lines) else "")
+
+    def acknowledged_of(self, name: ObjectName) -> AcknowledgedLine | None:
+        return next((line for line in self.acknowledged_lines if line.key == name.key), None)
 
     async def retry_quarantined(self, bucket: str, prefix: str) -> int:
         await self._called("retry_quarantined")

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.admin import Changed, MetricsServer
 from gateway.telemetry import Exporter, RequestStats
+from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.clock import SystemClock
 from storage.requests import BarrierReport, PendingLine, StatusReport
 from storage.stats import Stats
@@ -104,10 +105,54 @@ async def test_the_verbs_answer_json_when_they_are_signed(gateway: RunningGatewa
     assert (retried.changed, dropped.changed) == (3, 1)
 
 
+async def test_pending_and_quarantine_are_paged_when_they_are_told_where_to_go_on(
+    gateway: RunningGateway,
+) -> None:
+    """A page begins behind a sequence; the quarantine needs no bucket."""
+    waiting = msgspec.structs.replace(LINE, sequence=5, key="waiting", state="queued", reason="")
+    gateway.store.lines = (waiting, LINE)
+
+    async def keys(target: str) -> list[str]:
+        lines = msgspec.json.decode((await ask(gateway, "GET", target)).body, type=list[PendingLine])
+        return [line.key for line in lines]
+
+    assert await keys("/-/pending?bucket=bucket") == ["waiting", "key"]
+    assert await keys("/-/pending?bucket=bucket&after=5") == ["key"]
+    assert await keys("/-/quarantine") == ["key"]
+    assert await keys("/-/quarantine?bucket=bucket&prefix=k&after=8") == ["key"]
+    assert await keys("/-/quarantine?after=9") == []
+
+
+async def test_acknowledged_keys_are_told_by_page_or_by_key(gateway: RunningGateway) -> None:
+    """Pages go on behind a key; one key alone is a line, or null."""
+    gateway.store.acknowledged_lines = tuple(
+        AcknowledgedLine(key, size=1, etag="e") for key in ("a b", "b+", "c")
+    )
+
+    first = msgspec.json.decode(
+        (await ask(gateway, "GET", "/-/acknowledged?bucket=bucket")).body, type=AcknowledgedPage
+    )
+    rest = msgspec.json.decode(
+        (await ask(gateway, "GET", "/-/acknowledged?bucket=bucket&deep=1&after=b%2B")).body,
+        type=AcknowledgedPage,
+    )
+    one = (await ask(gateway, "GET", "/-/acknowledged?bucket=bucket&key=b%2B")).body
+    none = (await ask(gateway, "GET", "/-/acknowledged?bucket=bucket&key=x")).body
+
+    assert ([line.key for line in first.lines], first.next_after) == (["a b", "b+"], "b+")
+    assert ([line.key for line in rest.lines], rest.next_after) == (["c"], "")
+    assert msgspec.json.decode(one, type=AcknowledgedLine) == gateway.store.acknowledged_lines[1]
+    assert none == b"null\n"
+
+
 @pytest.mark.parametrize(
     ("method", "target", "status"),
     [
         ("POST", "/-/flush", 400),
+        ("GET", "/-/pending", 400),
+        ("GET", "/-/pending?bucket=b&after=x", 400),
+        ("GET", "/-/quarantine?prefix=p", 400),
+        ("GET", "/-/acknowledged", 400),
         ("POST", "/-/discard?bucket=b", 400),
         ("GET", "/-/flush/abc", 400),
         ("GET", "/-/retry?bucket=b", 405),

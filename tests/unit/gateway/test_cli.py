@@ -41,6 +41,11 @@ async def execute_at(gateway: RunningGateway, *arguments: str) -> int:
         (["status"], "access_key: not set"),
         (["flush", "bucket"], "access_key: not set"),
         (["fsck"], "cache_dir: not set"),
+        (["ledger", "write", "s3://b/p"], "ledger: --ledger FILE is missing"),
+        (["ledger", "write", "s3://b/p", "--ledger", "f", "--clients", "0"], "clients: '0' is wrong"),
+        (["ledger", "write", "s3://b/p", "--ledger", "f", "--max-size", "big"], "max-size: 'big' is wrong"),
+        (["ledger", "write", "s3://b/p", "--ledger", "f", "--seconds", "soon"], "seconds: 'soon' is wrong"),
+        (["ledger", "check", "s3://b/p", "--ledger", "f", "--at-origin"], "origin: not set"),
         (["serve", "--config", "/does/not/exist"], "config (/does/not/exist): cannot be read"),
     ],
 )
@@ -164,15 +169,22 @@ async def test_a_flush_begins_when_nobody_waits(
 async def test_nothing_is_discarded_when_it_is_not_confirmed(
     gateway: RunningGateway, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What loses bytes asks for --yes, and for one object."""
+    """What loses bytes asks for --yes, and for one object or a prefix in so many words."""
+    gateway.store.lines = (LINE,)
+
     unconfirmed = await execute_at(gateway, "discard", "s3://bucket/key")
     whole = await execute_at(gateway, "discard", "s3://bucket", "--yes")
     confirmed = await execute_at(gateway, "discard", "s3://bucket/key", "--yes")
+    nothing = await execute_at(gateway, "discard", "s3://bucket/ke", "--yes")
     retried = await execute_at(gateway, "retry", "s3://bucket/prefix")
 
-    assert (unconfirmed, whole, confirmed, retried) == (2, 2, 0, 0)
+    said = capsys.readouterr()
+    assert (unconfirmed, whole, confirmed, nothing, retried) == (2, 2, 0, 1, 0)
     assert gateway.store.calls == ["discard_quarantined", "retry_quarantined"]
-    assert '{"changed":3}' in capsys.readouterr().out
+    assert "these 1 changes would be lost for good: say --yes" in said.err
+    assert "1 changes discarded, 2.0 KiB lost" in said.out
+    assert "nothing that the origin refused is at s3://bucket/ke; nothing was discarded" in said.err
+    assert "3 refused changes under s3://bucket/prefix go back to the flush queue" in said.out
 
 
 async def test_the_reason_is_shown_when_the_gateway_refuses(

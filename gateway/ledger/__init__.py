@@ -1,0 +1,1 @@
+"""Prove, with a record kept elsewhere, that what was acknowledged is what is read."""

@@ -1,0 +1,139 @@
+"""What this gateway has acknowledged, key by key in the order of keys, for who compares it with the origin.
+
+Two kinds of rows say it: the overlay, of what is dirty, and the clean rows of versions that were written here, flushed or written
+through. Versions that were only read from the origin are left out: nobody was promised anything about them. The two are told apart
+by the origin's date, which a reading answer has and the answer to a write has not (AWS API_PutObject).
+
+A confirmed delete leaves no row, and a copy is the origin's own. An index that was rebuilt from the journal knows only what is dirty.
+"""
+
+from typing import Final
+
+import msgspec
+
+from storage import keys
+from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
+from storage.dirty_rows import DirtyRows
+from storage.family import Family
+from storage.flush import FlushPlanner
+from storage.flush_events import FlushState
+from storage.records import ObjectHead, ObjectRecord, ObjectState, OverlayRecord, PartSize
+from storage.rows import RowSource, decode_head, decode_object, decode_overlay
+from storage.types import ObjectName
+
+ROWS_MAX: Final = 500
+"""Rows in one step of the event loop: some milliseconds."""
+
+PART_RUNS_MAX: Final = 50_000
+"""Runs of equal parts in one page; an object of uneven parts has up to 10,000 of them."""
+
+
+def acknowledged_page(
+    index: RowSource, rows: DirtyRows, planner: FlushPlanner, scope: tuple[str, str, str], *, is_deep: bool
+) -> AcknowledgedPage:
+    """Give the next lines of a prefix, and the key to go on after.
+
+    Args:
+        index: Read in one step.
+        rows: Of the flush queue.
+        planner: Knows the newest state and reason of what is dirty.
+        scope: Bucket, prefix, and the key after which to begin ("" for the first).
+        is_deep: Say also headers, metadata, checksums and the sizes of parts.
+    """
+    bucket, prefix, after = scope
+    start, stop = keys.prefix_range(bucket, prefix)
+    if after:
+        start = max(start, keys.object_key(bucket, after) + b"\x00")
+    objects = index.scan(Family.OBJECTS, start, stop, ROWS_MAX)
+    overlay = index.scan(Family.OVERLAY, start, stop, ROWS_MAX)
+    # Where one scan is full, the other may reach past it: the page ends where both are known.
+    ends = [found[-1][0] for found in (objects, overlay) if len(found) == ROWS_MAX]
+    last = min(ends, default=None)
+    dirty = {key: decode_overlay(value) for key, value in overlay if last is None or key <= last}
+    known = {key: value for key, value in objects if last is None or key <= last}
+    lines: list[AcknowledgedLine] = []
+    runs = 0
+    for row_key in sorted({*dirty, *known}):
+        name = keys.split_object_key(row_key)
+        line = _line(name, known.get(row_key), dirty.get(row_key), (rows, planner), is_deep=is_deep)
+        if line is not None:
+            lines.append(line)
+            runs += len(line.part_runs)
+        if runs > PART_RUNS_MAX:
+            return AcknowledgedPage(tuple(lines), name.key)
+    return AcknowledgedPage(tuple(lines), "" if last is None else keys.split_object_key(last).key)
+
+
+def acknowledged_line(
+    index: RowSource, rows: DirtyRows, planner: FlushPlanner, name: ObjectName
+) -> AcknowledgedLine | None:
+    """Say what was acknowledged of one key; None where nothing is known of it."""
+    row_key = keys.object_key(name.bucket, name.key)
+    overlay = index.get(Family.OVERLAY, row_key)
+    dirty = None if overlay is None else decode_overlay(overlay)
+    return _line(name, index.get(Family.OBJECTS, row_key), dirty, (rows, planner), is_deep=True)
+
+
+def _line(
+    name: ObjectName,
+    row: bytes | None,
+    dirty: OverlayRecord | None,
+    flush: tuple[DirtyRows, FlushPlanner],
+    *,
+    is_deep: bool,
+) -> AcknowledgedLine | None:
+    head: ObjectHead | ObjectRecord | None = None
+    if row is not None and (dirty is None or not dirty.is_tombstone):
+        head = decode_object(row) if is_deep else decode_head(row)
+    if dirty is None and (head is None or not _was_written_here(head)):
+        return None
+    line = AcknowledgedLine(name.key) if head is None else _of_version(name.key, head)
+    return line if dirty is None else _of_change(line, name, dirty, *flush)
+
+
+def _was_written_here(head: ObjectHead | ObjectRecord) -> bool:
+    return head.state is ObjectState.CLEAN and head.origin is not None and head.origin.last_modified_s == 0
+
+
+def _of_version(key: str, head: ObjectHead | ObjectRecord) -> AcknowledgedLine:
+    line = AcknowledgedLine(
+        key,
+        size=head.size,
+        etag=head.etag,
+        origin_etag="" if head.origin is None else head.origin.etag,
+    )
+    if not isinstance(head, ObjectRecord):
+        return line
+    return msgspec.structs.replace(
+        line,
+        headers=head.headers,
+        user_metadata=head.user_metadata,
+        tags=head.tags,
+        checksums=head.checksums,
+        part_runs=_runs(head.parts),
+    )
+
+
+def _of_change(
+    line: AcknowledgedLine, name: ObjectName, dirty: OverlayRecord, rows: DirtyRows, planner: FlushPlanner
+) -> AcknowledgedLine:
+    entry = rows.entry(dirty.sequence)
+    state = planner.state_of(name)
+    return msgspec.structs.replace(
+        line,
+        state=FlushState.QUEUED.value if state is None else state.value,
+        is_tombstone=dirty.is_tombstone,
+        acknowledged_at_s=0.0 if entry is None else entry.acknowledged_at_s,
+        reason=planner.reason_of(name) or planner.suspension_of(name.bucket),
+    )
+
+
+def _runs(parts: tuple[PartSize, ...]) -> tuple[tuple[int, int], ...]:
+    """Write sizes of parts as runs of (size, how many)."""
+    runs: list[tuple[int, int]] = []
+    for part in parts:
+        if runs and runs[-1][0] == part.size:
+            runs[-1] = (part.size, runs[-1][1] + 1)
+        else:
+            runs.append((part.size, 1))
+    return tuple(runs)
