@@ -99,6 +99,11 @@ PRIORITY: Final = Row("priority", one_of(RetentionPriority), "normal", _choices(
 POLICY_TABLE: Final = (WRITE, FRESHNESS, STALE, FLUSH_DELAY, FLUSH_DEADLINE, PRIORITY)
 """What a [[policies]] table may set; at the top level the same names set the policy of all that no table matches."""
 
+PUBLISHED: Final = Row("published", parse_truth, "false", "true, false", "whether the prefix is a target of forebay publish")
+
+POLICY_ONLY_TABLE: Final = (PUBLISHED,)
+"""What only a [[policies]] table may set, since it makes sense of a prefix alone."""
+
 TABLE: Final[tuple[Row[object], ...]] = (
     LISTEN,
     Row("endpoint", parse_url, "http://127.0.0.1:9000", _URL, "the gateway that client commands talk to"),

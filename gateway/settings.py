@@ -26,10 +26,12 @@ from gateway.setting_rows import (
     ORIGIN,
     POLICY_BUCKET,
     POLICY_MATCH,
+    POLICY_ONLY_TABLE,
     POLICY_PLACE_TABLE,
     POLICY_PREFIX,
     POLICY_TABLE,
     PRIORITY,
+    PUBLISHED,
     STALE,
     TABLE,
     WRITE,
@@ -270,7 +272,9 @@ def _client_key(table: Mapping[str, object], where: str) -> ClientKey:
 
 def _policy(table: Mapping[str, object], where: str, default: Policy) -> Policy:
     """Read one [[policies]] table; what it leaves out is as in the default policy."""
-    _refuse_unknown(table, [row.name for row in (*POLICY_PLACE_TABLE, *POLICY_TABLE)], where)
+    _refuse_unknown(
+        table, [row.name for row in (*POLICY_PLACE_TABLE, *POLICY_TABLE, *POLICY_ONLY_TABLE)], where
+    )
     bucket, prefix = _policy_place(table, where)
     freshness = _from_table(FRESHNESS, table, where, default.freshness)
     stale_s = _from_table(STALE, table, where, default.freshness.stale_s)
@@ -283,6 +287,7 @@ def _policy(table: Mapping[str, object], where: str, default: Policy) -> Policy:
             flush_delay_s=_from_table(FLUSH_DELAY, table, where, default.flush_delay_s),
             flush_deadline_s=_from_table(FLUSH_DEADLINE, table, where, default.flush_deadline_s),
             priority=_from_table(PRIORITY, table, where, default.priority),
+            published=_from_table(PUBLISHED, table, where, default=False),
         ),
         where,
     )

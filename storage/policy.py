@@ -70,6 +70,7 @@ class Policy:
         flush_delay_s: A write-back is held so long before it is sent, for keys that are soon overwritten.
         flush_deadline_s: So long after its acknowledgement a write-back gets priority; 0 without a deadline.
         release_after_flush: Bytes written back are the first to be reclaimed (write-once data such as logs).
+        published: What lies under the prefix is a published target: read-only, and switched as a whole.
     """
 
     bucket: str = ANY_BUCKET
@@ -82,6 +83,7 @@ class Policy:
     on_conflict: OnConflict = OnConflict.OVERWRITE
     priority: RetentionPriority = RetentionPriority.NORMAL
     release_after_flush: bool = False
+    published: bool = False
 
     def __post_init__(self) -> None:
         if not self.bucket:

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.setting_rows import KEY_TABLE, POLICY_PLACE_TABLE, POLICY_TABLE, TABLE, Row
+from gateway.setting_rows import KEY_TABLE, POLICY_ONLY_TABLE, POLICY_PLACE_TABLE, POLICY_TABLE, TABLE, Row
 from gateway.telemetry import METRICS
 from storage import records
 from storage.types import Checksum, Extent, Location
@@ -71,6 +71,7 @@ def policy_table(_old: str) -> str:
     """Write what a [[policies]] table may set."""
     rows: list[tuple[Row[object], str]] = [(row, _default(row)) for row in POLICY_PLACE_TABLE]
     rows += [(row, f"as `{row.name}` above") for row in POLICY_TABLE]
+    rows += [(row, f"`{row.default}`") for row in POLICY_ONLY_TABLE]
     return table(
         ("setting", "default", "allowed", "what it is"),
         ((f"`{row.name}`", default, row.allowed, row.description) for row, default in rows),

@@ -3,7 +3,7 @@ import typing
 
 import pytest
 
-from gateway.setting_rows import POLICY_PLACE_TABLE, POLICY_TABLE, TABLE
+from gateway.setting_rows import POLICY_ONLY_TABLE, POLICY_PLACE_TABLE, POLICY_TABLE, TABLE
 from gateway.setting_values import Address, Addressing, LogLevel
 from gateway.settings import ClientKey, Settings, SettingsError, load
 from storage.policy import Freshness, FreshnessMode, Policy, RetentionPriority
@@ -237,6 +237,17 @@ def test_policy_table_finds_the_first_match_and_fills_in_the_default() -> None:
     assert (rest.flush_deadline_s, rest.priority) == (3600, RetentionPriority.NORMAL)
 
 
+def test_policy_is_published_only_where_its_own_table_says_so() -> None:
+    """A target is named with its prefix; the top level cannot make one of everything."""
+    config = '[[policies]]\nmatch = "s3://b/current/*"\npublished = true\n[[policies]]\nmatch = "s3://b/*"\n'
+    table = load(config, {}, {}).policy_table()
+
+    assert table.find(ObjectName("b", "current/a")).published
+    assert not table.find(ObjectName("b", "a")).published
+    assert not table.find(ObjectName("c", "a")).published
+    assert refusal("published = true").startswith("config file: 'published' is no setting")
+
+
 @pytest.mark.parametrize(
     ("missing", "line"),
     [
@@ -298,7 +309,7 @@ def test_table_has_one_row_for_each_field_whose_default_is_of_its_type() -> None
 
 def test_table_says_something_of_every_setting() -> None:
     """Help and documentation are made from the table, so no row may be silent."""
-    for row in (*TABLE, *POLICY_TABLE, *POLICY_PLACE_TABLE):
+    for row in (*TABLE, *POLICY_TABLE, *POLICY_PLACE_TABLE, *POLICY_ONLY_TABLE):
         assert row.description, row.name
         assert row.allowed, row.name
         assert row.is_secret == (row.flag == ""), row.name
