@@ -6,6 +6,8 @@
     GET  /-/status                         StatusReport
     POST /-/flush?bucket=&prefix=          BarrierReport of a new barrier
     GET  /-/flush/{id}?wait=SECONDS        BarrierReport, after at most WAIT_S_MAX
+    POST /-/publish?bucket=&source=&target=&copy=   PublishReport of a new publish, or of copies where copy is 1
+    GET  /-/publish/{id}?wait=SECONDS      PublishReport, after at most WAIT_S_MAX
     GET  /-/pending?bucket=&prefix=        what is not at the origin yet, oldest first
     POST /-/retry?bucket=&prefix=          Changed
     POST /-/discard?bucket=&key=           Changed
@@ -24,6 +26,7 @@ from gateway.context import ObjectStore, S3Response
 from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
 from gateway.s3.request import ADMIN_BUCKET, S3Request
 from gateway.telemetry import CONTENT_TYPE, Exporter
+from storage.requests import PublishReport
 
 METRICS_PATH: Final = "/metrics"
 
@@ -92,27 +95,32 @@ class Admin:
             case "GET", "flush", barrier_id:
                 wait_s = min(WAIT_S_MAX, _number("wait", _optional(request, "wait") or "0"))
                 return _json(await self._store.wait_barrier(_number("barrier", barrier_id), wait_s))
-            case "POST", "retry", "":
-                return _json(
-                    Changed(
-                        await self._store.retry_quarantined(
-                            _parameter(request, "bucket"), _optional(request, "prefix")
-                        )
-                    )
-                )
-            case "POST", "discard", "":
-                return _json(
-                    Changed(
-                        await self._store.discard_quarantined(
-                            _parameter(request, "bucket"), _parameter(request, "key")
-                        )
-                    )
-                )
+            case _, "publish", publish_id:
+                return _json(await self._publish(request, publish_id))
+            case "POST", "retry" | "discard", "":
+                return _json(Changed(await self._settle_quarantined(request, verb)))
             case _:
-                raise S3Error(
-                    ErrorCode.METHOD_NOT_ALLOWED,
-                    extra={"Method": request.method, "ResourceType": request.key},
-                )
+                raise _not_allowed(request)
+
+    async def _publish(self, request: S3Request, publish_id: str) -> PublishReport:
+        """Begin a publish, or say how far one is."""
+        if request.method == "GET" and publish_id:
+            wait_s = min(WAIT_S_MAX, _number("wait", _optional(request, "wait") or "0"))
+            return await self._store.wait_publish(_number("publish", publish_id), wait_s)
+        if request.method != "POST" or publish_id:
+            raise _not_allowed(request)
+        return await self._store.start_publish(
+            _parameter(request, "bucket"),
+            _parameter(request, "source"),
+            _parameter(request, "target"),
+            is_copy=_optional(request, "copy") in {"1", "true"},
+        )
+
+    async def _settle_quarantined(self, request: S3Request, verb: str) -> int:
+        bucket = _parameter(request, "bucket")
+        if verb == "retry":
+            return await self._store.retry_quarantined(bucket, _optional(request, "prefix"))
+        return await self._store.discard_quarantined(bucket, _parameter(request, "key"))
 
     def _is_metrics(self, request: S3Request) -> bool:
         if self._has_own_port or request.raw_path != METRICS_PATH or request.bucket != METRICS_PATH[1:]:
@@ -164,6 +172,12 @@ def _json(value: object) -> S3Response:
 def _text(status: int, text: str) -> S3Response:
     body = text.encode()
     return S3Response(status, (("content-type", "text/plain; charset=utf-8"),), body, len(body))
+
+
+def _not_allowed(request: S3Request) -> S3Error:
+    return S3Error(
+        ErrorCode.METHOD_NOT_ALLOWED, extra={"Method": request.method, "ResourceType": request.key}
+    )
 
 
 def _optional(request: S3Request, name: str) -> str:

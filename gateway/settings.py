@@ -39,6 +39,7 @@ from gateway.setting_rows import (
 )
 from gateway.setting_values import Address, Addressing, LogLevel, Share
 from storage.policy import ANY_BUCKET, Freshness, Policy, PolicyTable, RetentionPriority
+from storage.publish import Targets
 from storage.types import WriteMode
 
 T = TypeVar("T")
@@ -177,6 +178,7 @@ def load(config_text: str | None, environment: Mapping[str, str], flags: Mapping
         policies=tuple(_policy(table, where, default) for table, where in _tables(document, "policies")),
     )
     _built_policy(settings.policy_table, "config file")
+    _built_policy(lambda: Targets(settings.policies), "config file")
     _check_keys(settings.client_keys)
     return settings
 

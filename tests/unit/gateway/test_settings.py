@@ -127,6 +127,8 @@ def test_load_names_the_setting_and_what_is_allowed_when_a_value_is_wrong(name: 
         ('[[policies]]\nmatch = "s3://b/"\nprefix = "x"', "match (config file, [[policies]] number 1)"),
         ('[[policies]]\nflush_delay = "5m"\nflush_deadline = "1m"', "policies (config file, [[policies]] number 1): flush_deadline_s"),
         ('flush_delay = "5m"\nflush_deadline = "1m"', "policies (the default policy): flush_deadline_s"),
+        ('[[policies]]\nbucket = "b"\nprefix = "x"\npublished = true', "policies (config file): the prefix 'x' of a published target"),
+        ('[[policies]]\nmatch = "s3://b/x/"\npublished = true\nfreshness = "immutable"', "policies (config file): the published target"),
         ("[[policies]]\n" * 257, "policies (config file): 257 policies are more than 256"),
         ('tls_cert = "a"', "tls_cert and tls_key: one is set without the other"),
         ('origin_access_key = "a"', "origin_access_key and origin_secret_key: one is set without the other"),
