@@ -10,6 +10,8 @@
     GET  /-/quarantine?bucket=&prefix=&after=  the part of it that the origin refused
     GET  /-/acknowledged?bucket=&prefix=&after=&deep=  AcknowledgedPage, in the order of keys, behind a key
     GET  /-/acknowledged?bucket=&key=      the AcknowledgedLine of one key, or null
+    POST /-/publish?bucket=&source=&target=&copy=   PublishReport of a new publish, or of copies where copy is 1
+    GET  /-/publish/{id}?wait=SECONDS      PublishReport, after at most WAIT_S_MAX
     POST /-/retry?bucket=&prefix=          Changed
     POST /-/discard?bucket=&key=           Changed
     GET  /-/policy?bucket=&key=            PolicyExplanation
@@ -32,7 +34,7 @@ from gateway.s3.request import ADMIN_BUCKET, S3Request
 from gateway.settings import Settings
 from gateway.telemetry import CONTENT_TYPE, Exporter
 from storage.errors import StorageError
-from storage.requests import StatusReport
+from storage.requests import PublishReport, StatusReport
 from storage.types import ObjectName
 
 METRICS_PATH: Final = "/metrics"
@@ -130,27 +132,32 @@ class Admin:
             case "GET", "flush", barrier_id:
                 wait_s = min(WAIT_S_MAX, _number("wait", _optional(request, "wait") or "0"))
                 return _json(await self._store.wait_barrier(_number("barrier", barrier_id), wait_s))
-            case "POST", "retry", "":
-                return _json(
-                    Changed(
-                        await self._store.retry_quarantined(
-                            _parameter(request, "bucket"), _optional(request, "prefix")
-                        )
-                    )
-                )
-            case "POST", "discard", "":
-                return _json(
-                    Changed(
-                        await self._store.discard_quarantined(
-                            _parameter(request, "bucket"), _parameter(request, "key")
-                        )
-                    )
-                )
+            case _, "publish", publish_id:
+                return _json(await self._publish(request, publish_id))
+            case "POST", "retry" | "discard", "":
+                return _json(Changed(await self._settle_quarantined(request, verb)))
             case _:
-                raise S3Error(
-                    ErrorCode.METHOD_NOT_ALLOWED,
-                    extra={"Method": request.method, "ResourceType": request.key},
-                )
+                raise _not_allowed(request)
+
+    async def _publish(self, request: S3Request, publish_id: str) -> PublishReport:
+        """Begin a publish, or say how far one is."""
+        if request.method == "GET" and publish_id:
+            wait_s = min(WAIT_S_MAX, _number("wait", _optional(request, "wait") or "0"))
+            return await self._store.wait_publish(_number("publish", publish_id), wait_s)
+        if request.method != "POST" or publish_id:
+            raise _not_allowed(request)
+        return await self._store.start_publish(
+            _parameter(request, "bucket"),
+            _parameter(request, "source"),
+            _parameter(request, "target"),
+            is_copy=_optional(request, "copy") in {"1", "true"},
+        )
+
+    async def _settle_quarantined(self, request: S3Request, verb: str) -> int:
+        bucket = _parameter(request, "bucket")
+        if verb == "retry":
+            return await self._store.retry_quarantined(bucket, _optional(request, "prefix"))
+        return await self._store.discard_quarantined(bucket, _parameter(request, "key"))
 
     def _status(self) -> StatusReport:
         failure = "" if self._live is None else self._live.failure
@@ -235,6 +242,12 @@ def _json(value: object) -> S3Response:
 def _text(status: int, text: str) -> S3Response:
     body = text.encode()
     return S3Response(status, (("content-type", "text/plain; charset=utf-8"),), body, len(body))
+
+
+def _not_allowed(request: S3Request) -> S3Error:
+    return S3Error(
+        ErrorCode.METHOD_NOT_ALLOWED, extra={"Method": request.method, "ResourceType": request.key}
+    )
 
 
 def _optional(request: S3Request, name: str) -> str:

@@ -25,7 +25,7 @@ from gateway.settings import Settings, SettingsError, load
 from gateway.tls import CertificateError
 from storage.clock import SystemClock
 from storage.errors import StorageError
-from storage.requests import BarrierReport, PendingLine, StatusReport
+from storage.requests import BarrierReport, PendingLine, PublishReport, StatusReport
 from storage.types import GIB, KIB, MIB, ObjectName
 
 DONE: Final = 0
@@ -34,6 +34,8 @@ WRONG_USE: Final = 2
 
 WAIT_STEP_S: Final = 5
 """A barrier is asked about this often."""
+
+PUBLISH_STEP_S: Final = 1
 
 _PLACE: Final = re.compile(r"s3://(?P<bucket>[^/]+)(?:/(?P<key>.*))?", re.DOTALL)
 
@@ -134,6 +136,37 @@ def _show_pending(client: GatewayClient, verb: str, place: Place | None, what: s
     return DONE
 
 
+def _publish(parsed: argparse.Namespace, settings: Settings) -> int:
+    (bucket, source), (target_bucket, target) = _place(parsed.place), _place(parsed.target)
+    if bucket != target_bucket:
+        return _complain("source and target are prefixes of one bucket", WRONG_USE)
+    client = _client(settings)
+    wanted = {"bucket": bucket, "source": source, "target": target, "copy": "1" if parsed.copy else "0"}
+    report = client.ask(PublishReport, "POST", "/-/publish", wanted)
+    path, parameters = f"/-/publish/{report.publish_id}", {"wait": str(PUBLISH_STEP_S)}
+    while not report.is_over:
+        sys.stderr.write(f"\r{report.phase:<9} {report.done} of {report.total or '?'} ")
+        sys.stderr.flush()
+        report = client.ask(PublishReport, "GET", path, parameters)
+    sys.stderr.write("\n")
+    for line in publish_lines(report):
+        _say(line)
+    return _complain(report.error, NOT_DONE) if report.error else DONE
+
+
+def publish_lines(report: PublishReport) -> list[str]:
+    """Write for people how a publish ended."""
+    source, target = (f"s3://{report.bucket}/{prefix}" for prefix in (report.source, report.target))
+    if report.error:
+        return [f"not copied  {line}" for line in report.failures]
+    if report.is_copy:
+        extra = f"; {report.extra} other objects lie there" if report.extra else ""
+        return [f"{report.keys} objects copied from {source} to {target}{extra}"]
+    return [
+        f"{target} shows {source}: generation {report.generation}, {report.keys} objects, {report.digest}"
+    ]
+
+
 def _retry(parsed: argparse.Namespace, settings: Settings) -> int:
     bucket, prefix = _place(parsed.place)
     parameters = {"bucket": bucket, "prefix": prefix}
@@ -210,6 +243,10 @@ def status_lines(report: StatusReport) -> list[str]:
     if report.settings_failure:
         lines.append(f"settings    not reloaded: {report.settings_failure}")
     lines += [f"suspended   {bucket}: {reason}" for bucket, reason in report.suspended_buckets]
+    lines += [
+        f"published   s3://{one.bucket}/{one.target} shows {one.source}, generation {one.generation}"
+        for one in report.pointers
+    ]
     lines += [pending_line(line) for line in report.quarantined]
     return lines
 
@@ -279,6 +316,12 @@ def _parser() -> argparse.ArgumentParser:
     flush.add_argument("place", metavar="s3://BUCKET/PREFIX")
     flush.add_argument(
         "--wait", action="store_true", help="return when it is at the origin, or list what is not"
+    )
+    publish = _add(commands, "publish", _publish, "show a prefix under a published target, all at once")
+    publish.add_argument("place", metavar="s3://BUCKET/SOURCE/")
+    publish.add_argument("--as", dest="target", metavar="s3://BUCKET/TARGET/", required=True)
+    publish.add_argument(
+        "--copy", action="store_true", help="make real objects at the target instead, one by one"
     )
     retry = _add(commands, "retry", _retry, "send again what the origin refused")
     retry.add_argument("place", metavar="s3://BUCKET/PREFIX")

@@ -5,7 +5,7 @@ the port `ObjectStore`, so that every operation runs against an in-memory store 
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
@@ -15,6 +15,7 @@ from gateway.s3.request import S3Request
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.clock import Clock
 from storage.listing import ListQuery, ListResult
+from storage.publish import View
 from storage.records import BucketFacts
 from storage.requests import (
     BarrierReport,
@@ -27,6 +28,7 @@ from storage.requests import (
     OriginReply,
     PartsPage,
     PendingLine,
+    PublishReport,
     PutRequest,
     PutResult,
     StatusReport,
@@ -111,6 +113,10 @@ class ObjectStore(Protocol):
         self, name: ObjectName, wanted: RangeSpec | None = None, *, metadata_only: bool = False
     ) -> OpenObject:
         """Hold one version of an object for reading."""
+        ...
+
+    async def view(self, name: ObjectName) -> View | None:
+        """Say how a name under a published target is read; None where it means itself."""
         ...
 
     async def put_object(self, request: PutRequest, content: Content) -> PutResult:
@@ -221,6 +227,16 @@ class ObjectStore(Protocol):
         """Wait for a barrier at most so long, and say how far it is."""
         ...
 
+    async def start_publish(
+        self, bucket: str, source: str, target: str, *, is_copy: bool = False
+    ) -> PublishReport:
+        """Begin to show a prefix under a published target, or to copy it there."""
+        ...
+
+    async def wait_publish(self, publish_id: int, timeout_s: float) -> PublishReport:
+        """Wait for a publish at most so long, and say how far it is."""
+        ...
+
     def status(self) -> StatusReport:
         """Say how the engine is."""
         ...
@@ -259,6 +275,7 @@ class OperationContext:
         is_signed: Whether the request was authenticated.
         region: The gateway's own region, what GetBucketLocation and signatures speak of.
         scheme: `http` or `https`, as clients reach the gateway.
+        stamps: Headers that the operation gives to its answer whatever that will be, an error too.
     """
 
     store: ObjectStore
@@ -268,6 +285,7 @@ class OperationContext:
     is_signed: bool
     region: str
     scheme: str
+    stamps: list[tuple[str, str]] = field(default_factory=list)
 
 
 Operator = Callable[[OperationContext, S3Request], Awaitable[S3Response]]

@@ -217,6 +217,7 @@ class _Exchange:
         self.status = 0
         self.code = ""
         self.cache = ""
+        self.stamps: list[tuple[str, str]] = []
         self.is_cut = False
         self.will_close = not raw.keep_alive or raw.version < (1, 1)
 
@@ -324,7 +325,9 @@ class S3Server:
             return await parts.own_paths.answer(request)
         operation = route(request)
         exchange.operation = operation.value
-        return await operate(operation, self._context(identity, body, exchange.wire), request)
+        context = self._context(identity, body, exchange.wire)
+        exchange.stamps = context.stamps
+        return await operate(operation, context, request)
 
     def _context(self, identity: Authenticated, body: IncomingBody, wire: Wire) -> OperationContext:
         return OperationContext(
@@ -390,6 +393,8 @@ class S3Server:
 
     async def _write(self, exchange: _Exchange, response: S3Response) -> None:
         exchange.status = response.status
+        if exchange.stamps:
+            response = replace(response, headers=(*response.headers, *exchange.stamps))
         exchange.cache = next((value for name, value in response.headers if name == "x-cache"), "")
         if exchange.raw.method == "HEAD" and response.body is not None:
             length = 0 if response.status >= 400 else response.length

@@ -42,6 +42,7 @@ from gateway.setting_rows import (
 from gateway.setting_values import Address, Addressing, LogLevel, Share
 from gateway.toml_lines import TableLines, tables_of
 from storage.policy import ANY_BUCKET, Freshness, OnConflict, Policy, PolicyTable, RetentionPriority
+from storage.publish import Targets
 from storage.types import WriteMode
 
 T = TypeVar("T")
@@ -206,6 +207,7 @@ def load(config_text: str | None, environment: Mapping[str, str], flags: Mapping
         policy_lines=tuple(_own_lines(table, where) for table, where in policies),
     )
     _built_policy(settings.policy_table, "config file")
+    _built_policy(lambda: Targets(settings.policies), "config file")
     _check_keys(settings.client_keys)
     return settings
 

@@ -33,7 +33,10 @@ from storage.origin.client import OriginClient
 from storage.origin.control import ControlLane
 from storage.origin.facts import FactsSource
 from storage.passing import Passing, PassingParts
+from storage.pointers import Pointers
 from storage.policy import PolicyTable
+from storage.published_lister import PublishedLister
+from storage.publisher import Publisher, PublisherParts
 from storage.reader import Reader, ReaderParts
 from storage.reclaim import Reclaim, ReclaimParts
 from storage.recovery import IndexHome, Recovered
@@ -144,6 +147,9 @@ class Components:
     lister: Lister
     passing: Passing
     compaction: Compaction
+    pointers: Pointers
+    published_lister: PublishedLister
+    publisher: Publisher
 
 
 def assemble(
@@ -243,6 +249,26 @@ def assemble(
         )
     )
     held = HeldBodies()
+    pointers = Pointers(
+        origin=parts.origin,
+        commit=commit,
+        clock=parts.clock,
+        policies=parts.policies,
+        journaled=recovered.pointers,
+    )
+    lister = Lister(recovered.index, parts.origin, state, parts.workers.pool)
+    passing = Passing(
+        PassingParts(
+            origin=parts.origin,
+            control=parts.control,
+            through=through,
+            flusher=flusher,
+            facts=facts,
+            held=held,
+            workers=parts.workers.pool,
+            wall_s=parts.clock.wall_s,
+        )
+    )
     inlet = Inlet(segments, parts.workers.pool, reclaim, parts.clock)
     backlog = Backlog(
         state,
@@ -318,17 +344,21 @@ def assemble(
                 draw_bits=parts.rng.getrandbits,
             )
         ),
-        lister=Lister(recovered.index, parts.origin, state, parts.workers.pool),
-        passing=Passing(
-            PassingParts(
+        lister=lister,
+        passing=passing,
+        pointers=pointers,
+        published_lister=PublishedLister(lister, pointers),
+        publisher=Publisher(
+            PublisherParts(
+                pointers=pointers,
+                lister=lister,
                 origin=parts.origin,
-                control=parts.control,
+                passing=passing,
                 through=through,
-                flusher=flusher,
-                facts=facts,
-                held=held,
-                workers=parts.workers.pool,
-                wall_s=parts.clock.wall_s,
+                waits=flusher.waits,
+                remaining=planner.barrier_remaining,
+                clock=parts.clock,
+                draw_bits=parts.rng.getrandbits,
             )
         ),
         compaction=Compaction(

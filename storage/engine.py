@@ -30,6 +30,7 @@ from storage.flush_events import Scope
 from storage.flush_waits import Barrier
 from storage.listing import ListQuery, ListResult
 from storage.opened import Opened
+from storage.publish import View
 from storage.records import FORMAT, BucketFacts, EpochEnded
 from storage.recovery import Recovered, RecoveryParts, recover
 from storage.reports import barrier_report, pending_lines, quarantined_page, status_report, update_levels
@@ -42,6 +43,7 @@ from storage.requests import (
     OriginReply,
     PartsPage,
     PendingLine,
+    PublishReport,
     PutRequest,
     PutResult,
     StatusReport,
@@ -187,6 +189,8 @@ class Engine:
             return
         self._is_closed = True
         components, workers = self._components, self._parts.workers
+        await components.publisher.close()
+        await components.pointers.close()
         await components.reader.close()
         has_settled = await components.flusher.close(FLUSH_GRACE_S)
         await components.facts.close()
@@ -230,8 +234,10 @@ class Engine:
             raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
         return self._components
 
-    def _check_writable(self) -> Components:
+    def _check_writable(self, name: ObjectName | None = None) -> Components:
         components = self._check_open()
+        if name is not None:
+            components.pointers.check_writable(name)
         if components.state.failure:
             raise UnknownOutcomeError(components.state.failure, retry_after_s=30.0)
         return components
@@ -246,9 +252,15 @@ class Engine:
             raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
         return await self._components.reader.open(name, wanted, metadata_only=metadata_only)
 
+    async def view(self, name: ObjectName) -> View | None:
+        """Say how a name under a published target is read; None where it means itself. See `Pointers.view`."""
+        if self._is_closed:
+            raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
+        return await self._components.pointers.view(name)
+
     async def put_object(self, request: PutRequest, content: Content) -> PutResult:
         """Store an object; see `Writer.put`."""
-        return await self._check_writable().writer.put(request, content)
+        return await self._check_writable(request.name).writer.put(request, content)
 
     async def delete_object(
         self,
@@ -260,7 +272,7 @@ class Engine:
         credential_id: str = "",
     ) -> DeleteResult:
         """Delete an object; see `Writer.delete`."""
-        return await self._check_writable().writer.delete(
+        return await self._check_writable(name).writer.delete(
             name,
             origin_reason=origin_reason,
             origin_headers=origin_headers,
@@ -272,20 +284,25 @@ class Engine:
         self, bucket: str, keys: Sequence[str], *, credential_id: str = ""
     ) -> tuple[DeleteResult, ...]:
         """Delete many objects; one result a key, in order. One that fails does not stop the others."""
-        writer = self._check_writable().writer
+        components = self._check_writable()
         await self.bucket_facts(bucket)
-        return await writer.delete_many(bucket, keys, credential_id=credential_id)
+        refused = components.pointers.refused_lines(bucket, keys)
+        allowed = [key for key in keys if key not in refused]
+        results = iter(await components.writer.delete_many(bucket, allowed, credential_id=credential_id))
+        return tuple(refused.get(key) or next(results) for key in keys)
 
     async def copy_object(
         self, source: ObjectName, target: ObjectName, headers: Headers, credential_id: str = ""
     ) -> PutResult:
         """Copy an object at the origin; see `Passing.copy_object`."""
         del credential_id  # all keys share the gateway's own authority at the origin
-        return await self._check_writable().passing.copy_object(source, target, headers)
+        components = self._check_writable(target)
+        view = await components.pointers.view(source)
+        return await components.passing.copy_object(view.name if view else source, target, headers)
 
     async def list_objects(self, query: ListQuery) -> ListResult:
-        """Give one page of a listing; see `Lister.list`."""
-        return await self._check_open().lister.list(query)
+        """Give one page of a listing; see `PublishedLister.page`."""
+        return await self._check_open().published_lister.page(query)
 
     # --- buckets -----------------------------------------------------------------------------------------------------
 
@@ -309,7 +326,7 @@ class Engine:
 
     async def create_upload(self, request: UploadRequest) -> tuple[str, Headers]:
         """Open an upload, here or at the origin; its id says where."""
-        components = self._check_writable()
+        components = self._check_writable(request.name)
         if await components.uploads.may_keep(request):
             return await components.uploads.create(request), ()
         return await components.passing.create_upload(request), ()
@@ -318,7 +335,7 @@ class Engine:
         self, name: ObjectName, upload_id: str, number: int, content: Content, origin_headers: Headers = ()
     ) -> PutResult:
         """Store one part."""
-        components = self._check_writable()
+        components = self._check_writable(name)
         if components.uploads.is_ours(upload_id):
             return await components.uploads.put_part(name, upload_id, number, content)
         return await components.passing.upload_part(name, upload_id, number, content, origin_headers)
@@ -335,7 +352,7 @@ class Engine:
         origin_headers: Headers = (),
     ) -> PutResult:
         """Make an object of an upload's parts; `checksums` and `size` are what the client expects of it."""
-        components = self._check_writable()
+        components = self._check_writable(name)
         if not components.uploads.is_ours(upload_id):
             return await components.passing.complete_upload(name, upload_id, parts, origin_headers)
         if origin_reason:
@@ -410,6 +427,16 @@ class Engine:
 
     def _report(self, barrier: Barrier) -> BarrierReport:
         return barrier_report(barrier, self._components.planner, self._components.dirty_rows)
+
+    async def start_publish(
+        self, bucket: str, source: str, target: str, *, is_copy: bool = False
+    ) -> PublishReport:
+        """Begin to show a prefix under a published target, or to copy it there; see `Publisher.start`."""
+        return await self._check_writable().publisher.start(bucket, source, target, is_copy=is_copy)
+
+    async def wait_publish(self, publish_id: int, timeout_s: float) -> PublishReport:
+        """Wait for a publish at most so long, and say how far it is; see `Publisher.wait`."""
+        return await self._components.publisher.wait(publish_id, timeout_s)
 
     def status(self) -> StatusReport:
         """Say how the engine is."""

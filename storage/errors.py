@@ -154,5 +154,21 @@ class EngineClosedError(StorageError):
     retryable = True
 
 
+class ReadOnlyError(StorageError):
+    """The client wrote to a name under a published target. 403 AccessDenied."""
+
+
+class PublishRefusedError(StorageError):
+    """What was to be published cannot be: no such target, or source and target overlap. 400 InvalidRequest with the reason."""
+
+
+class PublishConflictError(StorageError):
+    """Objects lie at the target, or another publish of it came between. 409 with the reason."""
+
+
+class GenerationGoneError(StorageError):
+    """A listing cannot go on with the generation that it began with. 400 InvalidArgument: the client starts over."""
+
+
 class NotSupportedError(StorageError):
     """The gateway cannot do this yet, and does nothing instead of something wrong. 501 NotImplemented."""

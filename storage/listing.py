@@ -60,6 +60,7 @@ class ListQuery(msgspec.Struct, frozen=True):
         delimiter: "" lists keys only.
         after: From a token; of a client's marker or start-after by `position_of_marker`.
         max_keys: Keys and common prefixes together, 0 to PAGE_KEYS_MAX.
+        generation: That of the published target in which `after` lies, as the page before said; None begins anew.
     """
 
     bucket: str
@@ -67,6 +68,7 @@ class ListQuery(msgspec.Struct, frozen=True):
     delimiter: str = ""
     after: Position = Position()
     max_keys: int = PAGE_KEYS_MAX
+    generation: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_keys <= PAGE_KEYS_MAX:
@@ -149,12 +151,14 @@ class ListResult(msgspec.Struct, frozen=True):
 
     Attributes:
         next_position: The last key or common prefix given; goes into the token. None unless truncated.
+        generation: Of the published target that the page is of; goes into the token too. None outside of targets.
     """
 
     entries: tuple[ListEntry, ...]
     prefixes: tuple[str, ...]
     is_truncated: bool
     next_position: Position | None = None
+    generation: int | None = None
 
     @property
     def key_count(self) -> int:

@@ -378,13 +378,17 @@ class FactsLearnt(_Mutation, frozen=True, tag="facts_learnt"):
 
 
 class PointerSet(_Mutation, frozen=True, tag="pointer_set"):
-    """A published prefix shows another source prefix from here on. Reserved for publish."""
+    """A published prefix shows another source prefix from here on, or none where `source` is "".
+
+    `checked_at_s` is the wall time at which the origin said so; written again now and then while it goes on saying it.
+    """
 
     format: int
     bucket: str
     target: str
     source: str
     generation: int
+    checked_at_s: float = 0.0
 
 
 Mutation = (

@@ -4,7 +4,7 @@
     2  scan the journal, cut a torn tail, make durable what is accepted: a killed process leaves it in the page cache
     3  open the index; one that is damaged, of another instance or behind the journal's checkpoint counts as missing
     4  replay what the journal has and the index has not, with the same `apply` as at run time
-    5  load what the loop keeps in memory: the flush queue, segments, facts
+    5  load what the loop keeps in memory: the flush queue, segments, facts, pointers
     6  begin a new journal file, whose first group reserves ids and starts the epoch; nothing is appended to an old one
     7  checkpoint the index, then remove the files that an interrupted compaction has left
 
@@ -47,6 +47,7 @@ from storage.journal_format import JOURNAL_DIRECTORY, journal_path
 from storage.journal_log import JournalLog, SealedFile
 from storage.journal_scan import JournalScan, scan, settle
 from storage.layout import SEGMENTS_DIRECTORY, Layout, mark_begun, open_layout, take_lock
+from storage.mutations import POINTER_PREFIX
 from storage.records import (
     FORMAT,
     BucketFacts,
@@ -54,6 +55,7 @@ from storage.records import (
     EpochEnded,
     EpochStarted,
     IdsReserved,
+    PointerSet,
     SegmentRow,
     encode,
 )
@@ -69,6 +71,7 @@ _epoch_decoder: Final[msgspec.msgpack.Decoder[EpochStarted | EpochEnded]] = msgs
     EpochStarted | EpochEnded
 )
 _reserved_decoder: Final = msgspec.msgpack.Decoder(IdsReserved)
+_pointer_decoder: Final = msgspec.msgpack.Decoder(PointerSet)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class Recovered:
     segments: tuple[SegmentRow, ...]
     facts: tuple[BucketFacts, ...]
     open_uploads: int
+    pointers: tuple[PointerSet, ...]
 
     def release(self) -> None:
         """Close what recovery opened, for a start that fails afterwards."""
@@ -181,6 +185,7 @@ class _Opened:
     segments: tuple[SegmentRow, ...]
     facts: tuple[BucketFacts, ...]
     open_uploads: int
+    pointers: tuple[PointerSet, ...]
 
 
 def _open(parts: RecoveryParts, layout: Layout, scanned: JournalScan) -> _Opened:
@@ -223,6 +228,11 @@ def _fill(
             segments=tuple(decode_segment(value) for _, value in all_rows(index, Family.SEGMENTS)),
             facts=tuple(decode_facts(value) for _, value in all_rows(index, Family.BUCKETS)),
             open_uploads=sum(upload.completed_at_s == 0 for upload in uploads),
+            pointers=tuple(
+                _pointer_decoder.decode(value)
+                for key, value in all_rows(index, Family.META)
+                if key.startswith(POINTER_PREFIX)
+            ),
         )
 
 
@@ -268,6 +278,7 @@ def _begin(
         segments=opened.segments,
         facts=opened.facts,
         open_uploads=opened.open_uploads,
+        pointers=opened.pointers,
     )
 
 

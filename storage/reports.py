@@ -15,7 +15,7 @@ from storage.flush_events import BarrierBlocked, Remaining, Scope
 from storage.flush_waits import Barrier
 from storage.records import DirtyEntry
 from storage.recovery import Recovered
-from storage.requests import BarrierReport, PendingLine, StatusReport
+from storage.requests import BarrierReport, PendingLine, PointerLine, StatusReport
 from storage.rows import RowSource, decode_dirty
 from storage.types import ObjectName
 
@@ -138,6 +138,10 @@ def status_report(
         hit_ratio_requests=stats.hit_ratio_requests(now_s),
         hit_ratio_bytes=stats.hit_ratio_bytes(now_s),
         is_draining=is_draining,
+        pointers=tuple(
+            PointerLine(one.target.bucket, one.target.prefix, one.source, one.generation)
+            for one in components.pointers.shown()
+        ),
     )
 
 

@@ -212,6 +212,50 @@ class BarrierReport(msgspec.Struct, frozen=True):
     blocked: tuple[PendingLine, ...] = ()
 
 
+class PointerLine(msgspec.Struct, frozen=True):
+    """What a published target shows."""
+
+    bucket: str
+    target: str
+    source: str
+    generation: int
+
+
+class PublishReport(msgspec.Struct, frozen=True):
+    """How far a publish is.
+
+    Attributes:
+        phase: `flushing`, `listing`, `switching` or `copying`; at the end `done` or `failed`.
+        total: Of the phase: changes to flush, keys to copy; 0 where nobody knows yet.
+        done: How many of them are.
+        generation: The one that the switch made; 0 for copies, and before the switch.
+        keys: How many lie under the source.
+        extra: Objects that lie at the target and not under the source, after a copy.
+        error: Why it failed.
+        failures: Of the keys that could not be copied the first ones, and why.
+    """
+
+    publish_id: int
+    bucket: str
+    source: str
+    target: str
+    is_copy: bool
+    phase: str
+    total: int = 0
+    done: int = 0
+    generation: int = 0
+    keys: int = 0
+    digest: str = ""
+    extra: int = 0
+    error: str = ""
+    failures: tuple[str, ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self.phase in {"done", "failed"}
+
+
 class StatusReport(msgspec.Struct, frozen=True):
     """What `forebay status` shows.
 
@@ -238,3 +282,4 @@ class StatusReport(msgspec.Struct, frozen=True):
     hit_ratio_bytes: float
     is_draining: bool = False
     settings_failure: str = ""
+    pointers: tuple[PointerLine, ...] = ()

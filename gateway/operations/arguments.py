@@ -11,6 +11,8 @@ from storage.types import KIB, ObjectName, WriteMode
 
 DURABILITY: Final = "x-forebay-durability"
 
+GENERATION: Final = "x-forebay-generation"
+
 WRITE_HEADERS_BYTES_MAX: Final = 8 * KIB
 
 _DURABILITIES: Final[Mapping[str, WriteMode]] = {"origin": WriteMode.THROUGH, "disk": WriteMode.BACK}
@@ -33,6 +35,11 @@ _HOP_HEADERS: Final = frozenset(
 def object_name(request: S3Request) -> ObjectName:
     """Give the object that a request names."""
     return ObjectName(request.bucket, request.key)
+
+
+def name_generation(context: OperationContext, generation: int) -> None:
+    """Have the answer, an error too, say of which generation of a published target it is."""
+    context.stamps.append((GENERATION, str(generation)))
 
 
 def quoted(etag: str) -> str:

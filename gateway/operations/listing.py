@@ -1,11 +1,11 @@
 """ListObjects and ListObjectsV2."""
 
 from gateway.context import OWNER, OperationContext, S3Response, xml_response
-from gateway.operations.arguments import count_parameter, is_url_encoded
+from gateway.operations.arguments import count_parameter, is_url_encoded, name_generation
 from gateway.s3 import documents_out, tokens
 from gateway.s3.errors import ErrorCode, S3Error
 from gateway.s3.request import S3Request
-from storage.listing import PAGE_KEYS_MAX, ListEntry, ListQuery, Position, position_of_marker
+from storage.listing import PAGE_KEYS_MAX, ListEntry, ListQuery, ListResult, Position, position_of_marker
 
 
 async def list_objects_v2(context: OperationContext, request: S3Request) -> S3Response:
@@ -15,9 +15,12 @@ async def list_objects_v2(context: OperationContext, request: S3Request) -> S3Re
     if token == "":
         raise S3Error(ErrorCode.INVALID_ARGUMENT, "The continuation token provided is incorrect")
     prefix, delimiter = query.get("prefix") or "", query.get("delimiter") or ""
-    after = _position(token) if token else position_of_marker(start_after, prefix, delimiter)
-    wanted = _query(request, after)
-    page = await context.store.list_objects(wanted)
+    if token:
+        # One without a generation was made outside of targets: where there is one now, it is not what was listed.
+        after, generation = _position(tokens.decode(token), default=0)
+    else:
+        after, generation = position_of_marker(start_after, prefix, delimiter), None
+    page = await _page(context, wanted := _query(request, after, generation))
     with_owner = query.get("fetch-owner") == "true"
     document = documents_out.list_objects_v2(
         documents_out.ObjectsPageV2(
@@ -29,7 +32,7 @@ async def list_objects_v2(context: OperationContext, request: S3Request) -> S3Re
             common_prefixes=page.prefixes,
             start_after=start_after,
             continuation_token=token or "",
-            next_continuation_token="" if page.next_position is None else _token(page.next_position),
+            next_continuation_token=_token(page),
             is_url_encoded=is_url_encoded(request),
         )
     )
@@ -37,11 +40,18 @@ async def list_objects_v2(context: OperationContext, request: S3Request) -> S3Re
 
 
 async def list_objects(context: OperationContext, request: S3Request) -> S3Response:
-    """Answer ListObjects, version 1, which always names owners."""
+    """Answer ListObjects, version 1, which always names owners.
+
+    Within a published target NextMarker is a token, as version 2 has it, so that the listing stays in its generation.
+    """
     query = request.query
     prefix, delimiter, marker = (query.get(name) or "" for name in ("prefix", "delimiter", "marker"))
-    wanted = _query(request, position_of_marker(marker, prefix, delimiter))
-    page = await context.store.list_objects(wanted)
+    token = _marker_token(marker)
+    if token is None:
+        after, generation = position_of_marker(marker, prefix, delimiter), None
+    else:
+        after, generation = _position(token, default=None)
+    page = await _page(context, wanted := _query(request, after, generation))
     document = documents_out.list_objects(
         documents_out.ObjectsPage(
             bucket=request.bucket,
@@ -52,31 +62,52 @@ async def list_objects(context: OperationContext, request: S3Request) -> S3Respo
             is_truncated=page.is_truncated,
             entries=tuple(_entry(entry, with_owner=True) for entry in page.entries),
             common_prefixes=page.prefixes,
-            next_marker=page.next_marker(wanted) or "",
+            next_marker=_token(page) if page.generation is not None else page.next_marker(wanted) or "",
             is_url_encoded=is_url_encoded(request),
         )
     )
     return xml_response(document)
 
 
-def _query(request: S3Request, after: Position) -> ListQuery:
+async def _page(context: OperationContext, wanted: ListQuery) -> ListResult:
+    page = await context.store.list_objects(wanted)
+    if page.generation is not None:
+        name_generation(context, page.generation)
+    return page
+
+
+def _query(request: S3Request, after: Position, generation: int | None) -> ListQuery:
     return ListQuery(
         bucket=request.bucket,
         prefix=request.query.get("prefix") or "",
         delimiter=request.query.get("delimiter") or "",
         after=after,
         max_keys=count_parameter(request, "max-keys", default=PAGE_KEYS_MAX, most=PAGE_KEYS_MAX),
+        generation=generation,
     )
 
 
-def _position(token: str) -> Position:
-    position = tokens.decode(token)
-    return Position(position.text, is_prefix=position.kind is tokens.PositionKind.PREFIX)
+def _position(token: tokens.Position, *, default: int | None) -> tuple[Position, int | None]:
+    at = Position(token.text, is_prefix=token.kind is tokens.PositionKind.PREFIX)
+    return at, default if token.generation is None else token.generation
 
 
-def _token(position: Position) -> str:
-    kind = tokens.PositionKind.PREFIX if position.is_prefix else tokens.PositionKind.KEY
-    return tokens.encode(tokens.Position(kind, position.name))
+def _marker_token(marker: str) -> tokens.Position | None:
+    """Read a marker that is a NextMarker of ours within a target; None where it is a key like any other."""
+    try:
+        token = tokens.decode(marker)
+    except S3Error:
+        return None
+    return None if token.generation is None else token
+
+
+def _token(page: ListResult) -> str:
+    """Write where the next page begins; "" where there is none."""
+    at = page.next_position
+    if at is None:
+        return ""
+    kind = tokens.PositionKind.PREFIX if at.is_prefix else tokens.PositionKind.KEY
+    return tokens.encode(tokens.Position(kind, at.name, page.generation))
 
 
 def _entry(entry: ListEntry, *, with_owner: bool) -> documents_out.ObjectEntry:

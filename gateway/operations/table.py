@@ -6,6 +6,7 @@ from typing import Final
 
 from gateway.context import OperationContext, Operator, S3Response
 from gateway.operations import batch, buckets, copy, listing, multipart, objects
+from gateway.operations.published import under_targets
 from gateway.s3.errors import ErrorCode, S3Error
 from gateway.s3.request import S3Request
 from gateway.s3.routes import Operation
@@ -21,9 +22,9 @@ OPERATIONS: Final[Mapping[Operation, Operator]] = MappingProxyType(
         Operation.DELETE_OBJECT: objects.delete_object,
         Operation.DELETE_OBJECTS: batch.delete_objects,
         Operation.GET_BUCKET_LOCATION: buckets.get_bucket_location,
-        Operation.GET_OBJECT: objects.get_object,
+        Operation.GET_OBJECT: under_targets(objects.get_object),
         Operation.HEAD_BUCKET: buckets.head_bucket,
-        Operation.HEAD_OBJECT: objects.head_object,
+        Operation.HEAD_OBJECT: under_targets(objects.head_object),
         Operation.LIST_BUCKETS: buckets.list_buckets,
         Operation.LIST_MULTIPART_UPLOADS: multipart.list_uploads,
         Operation.LIST_OBJECTS: listing.list_objects,

@@ -33,6 +33,10 @@ CODES: Final[Mapping[type[errors.StorageError], ErrorCode]] = MappingProxyType(
         errors.SegmentGoneError: ErrorCode.SERVICE_UNAVAILABLE,
         errors.DurabilityNotPossibleError: ErrorCode.INVALID_REQUEST,
         errors.NotSupportedError: ErrorCode.NOT_IMPLEMENTED,
+        errors.ReadOnlyError: ErrorCode.ACCESS_DENIED,
+        errors.PublishRefusedError: ErrorCode.INVALID_REQUEST,
+        errors.PublishConflictError: ErrorCode.OPERATION_ABORTED,
+        errors.GenerationGoneError: ErrorCode.INVALID_ARGUMENT,
         errors.DirtyBytesLostError: ErrorCode.INTERNAL_ERROR,
         errors.FormatError: ErrorCode.INTERNAL_ERROR,
         errors.DamagedError: ErrorCode.INTERNAL_ERROR,
@@ -52,6 +56,10 @@ _SPEAKING: Final = frozenset(
         errors.InvalidPartError,
         errors.PartTooSmallError,
         errors.DurabilityNotPossibleError,
+        errors.ReadOnlyError,
+        errors.PublishRefusedError,
+        errors.PublishConflictError,
+        errors.GenerationGoneError,
     }
 )
 """Classes whose text is written for the client; the rest speak of our insides and answer the code's own message."""

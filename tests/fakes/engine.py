@@ -6,6 +6,8 @@ Obvious rather than fast. A test arranges with `make_bucket` and `put`, and make
 - `script`: the next read gives these pieces; an exception among them is raised in its place.
 - `files`: bodies are given as spans of a real file instead of bytes.
 - `results`: how the next reads say that they were answered.
+- `views`: how names under published targets are read; `generation`: of what all listings are.
+- `publish_end`: how a publish ends, at the first question about it.
 - `gates`: the call of that name waits for its event, and says that it arrived.
 """
 
@@ -33,6 +35,7 @@ from storage.errors import (
     PartTooSmallError,
 )
 from storage.listing import ListEntry, ListQuery, ListResult, Position
+from storage.publish import View
 from storage.records import (
     FORMAT,
     BucketFacts,
@@ -53,6 +56,7 @@ from storage.requests import (
     OriginReply,
     PartsPage,
     PendingLine,
+    PublishReport,
     PutRequest,
     PutResult,
     StatusReport,
@@ -160,6 +164,16 @@ class FakeStore:
         self.lines: tuple[PendingLine, ...] = ()
         self.acknowledged_lines: tuple[AcknowledgedLine, ...] = ()
         self.acknowledged_page_lines = 2
+        self.views: dict[ObjectName, View] = {}
+        self.generation: int | None = None
+        self.queries: list[ListQuery] = []
+        self.publish: PublishReport | None = None
+        self.publish_end: dict[str, object] = {
+            "phase": "done",
+            "generation": 3,
+            "keys": 2,
+            "digest": "sha256:00",
+        }
         self._buckets: dict[str, dict[str, tuple[ObjectRecord, bytes]]] = {}
         self._uploads: dict[str, StoredUpload] = {}
         self._file_offset = 0
@@ -252,6 +266,7 @@ class FakeStore:
 
     async def list_objects(self, query: ListQuery) -> ListResult:
         await self._called("list_objects")
+        self.queries.append(query)
         keys = sorted(key for key in self._bucket(query.bucket) if key.startswith(query.prefix))
         names: list[tuple[str, bool]] = []
         for key in keys:
@@ -266,6 +281,7 @@ class FakeStore:
             prefixes=tuple(name for name, is_prefix in page if is_prefix),
             is_truncated=is_truncated,
             next_position=Position(*page[-1]) if is_truncated else None,
+            generation=self.generation,
         )
 
     # --- buckets -------------------------------------------------------------------------------------------------------
@@ -413,6 +429,22 @@ class FakeStore:
         left = max(0, report.remaining - 1)
         self.barriers[barrier_id] = report = replace(report, remaining=left, is_reached=left == 0)
         return report
+
+    async def view(self, name: ObjectName) -> View | None:
+        return self.views.get(name)
+
+    async def start_publish(
+        self, bucket: str, source: str, target: str, *, is_copy: bool = False
+    ) -> PublishReport:
+        await self._called("start_publish")
+        self.publish = PublishReport(1, bucket, source, target, is_copy, "flushing", total=2)
+        return self.publish
+
+    async def wait_publish(self, publish_id: int, timeout_s: float) -> PublishReport:
+        await self._called("wait_publish")
+        assert self.publish is not None
+        self.publish = replace(self.publish, **self.publish_end)
+        return self.publish
 
     def status(self) -> StatusReport:
         return StatusReport(

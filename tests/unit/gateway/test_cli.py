@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.cli import execute, pending_line, readable, status_lines
-from storage.requests import BarrierReport, PendingLine
+from storage.requests import BarrierReport, PendingLine, PointerLine
 from tests.fakes.engine import FakeStore
 from tests.fakes.gateway import ACCESS_KEY, SECRET_KEY, RunningGateway, in_thread, pause
 
@@ -127,6 +127,58 @@ def test_status_shows_why_the_settings_were_not_reloaded() -> None:
 
     assert "settings    not reloaded: write (config file, line 3): 'x' is wrong" in status_lines(report)
     assert not any(line.startswith("settings") for line in status_lines(FakeStore().status()))
+
+
+PUBLISH = ("publish", "s3://bucket/staging/v7/", "--as", "s3://bucket/live/")
+
+
+async def test_publish_ends_when_the_target_is_switched(
+    gateway: RunningGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A publish returns 0 with the generation, having shown how far it is."""
+    status = await execute_at(gateway, *PUBLISH)
+
+    shown = capsys.readouterr()
+    assert status == 0
+    assert shown.out == (
+        "s3://bucket/live/ shows s3://bucket/staging/v7/: generation 3, 2 objects, sha256:00\n"
+    )
+    assert "flushing  0 of 2" in shown.err
+
+
+async def test_publish_says_what_was_copied_and_what_not(
+    gateway: RunningGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Copies end with their number, or with the keys that failed and status 1."""
+    gateway.store.publish_end = {"phase": "done", "keys": 5, "extra": 1}
+    copied = await execute_at(gateway, *PUBLISH, "--copy")
+    gateway.store.publish_end = {"phase": "failed", "error": "1 of 5 failed", "failures": ("k: 403",)}
+    failed = await execute_at(gateway, *PUBLISH, "--copy")
+
+    shown = capsys.readouterr()
+    assert (copied, failed) == (0, 1)
+    assert shown.out == (
+        "5 objects copied from s3://bucket/staging/v7/ to s3://bucket/live/; 1 other objects lie there\n"
+        "not copied  k: 403\n"
+    )
+    assert shown.err.endswith("forebay: 1 of 5 failed\n")
+
+
+async def test_publish_is_refused_when_the_buckets_differ(
+    gateway: RunningGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Source and target are of one bucket."""
+    status = await execute_at(gateway, "publish", "s3://bucket/a/", "--as", "s3://other/b/")
+
+    assert status == 2
+    assert "prefixes of one bucket" in capsys.readouterr().err
+
+
+def test_status_lines_when_targets_are_published() -> None:
+    """Status names each target with what it shows."""
+    report = replace(FakeStore().status(), pointers=(PointerLine("bucket", "live/", "staging/v7/", 3),))
+
+    assert "published   s3://bucket/live/ shows staging/v7/, generation 3" in status_lines(report)
 
 
 async def test_flush_waits_when_it_is_told_to(

@@ -24,7 +24,6 @@ stale_s = 90
 [[policies]]
 match = "s3://*/checkpoints/*"
 release-after-flush = true
-published = true
 """
 SETTINGS = load(CONFIG, {}, {})
 FACTS = BucketFacts(FORMAT, "training", exists=True, asked_at_s=1.0)

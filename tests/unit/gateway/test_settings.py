@@ -132,6 +132,8 @@ def test_load_names_the_setting_and_what_is_allowed_when_a_value_is_wrong(name: 
         ('flush_delay = "5m"\nflush_deadline = "1m"', "policies (the default policy): flush_deadline_s"),
         ('\n[[policies]]\n[[policies]]\n\non_conflict = "ask"', "on_conflict (config file, line 5, [[policies]] number 2): 'ask' is"),
         ('policies = [{write = "x"}]', "write (config file, [[policies]] number 1): 'x' is wrong"),
+        ('[[policies]]\nbucket = "b"\nprefix = "x"\npublished = true', "policies (config file): the prefix 'x' of a published target"),
+        ('[[policies]]\nmatch = "s3://b/x/"\npublished = true\nfreshness = "immutable"', "policies (config file): the published target"),
         ("[[policies]]\n" * 257, "policies (config file): 257 policies are more than 256"),
         ('tls_cert = "a"', "tls_cert and tls_key: one is set without the other"),
         ('origin_access_key = "a"', "origin_access_key and origin_secret_key: one is set without the other"),

@@ -170,7 +170,7 @@ MUTATIONS: dict[str, Mutation] = {
     "epoch_started": EpochStarted(FORMAT, 4, 3),
     "epoch_ended": EpochEnded(FORMAT, 4, 3),
     "facts_learnt": FactsLearnt(FORMAT, FACTS),
-    "pointer_set": PointerSet(FORMAT, "bucket", "live/", "runs/7/", 2),
+    "pointer_set": PointerSet(FORMAT, "bucket", "live/", "runs/7/", 2, checked_at_s=1_700_000_000.5),
 }
 SAMPLES: dict[str, msgspec.Struct] = {**ROWS, **MUTATIONS}
 
@@ -248,6 +248,13 @@ def test_decode_when_record_is_newer() -> None:
     newer = [*msgspec.msgpack.decode(encode(TOMBSTONE_ENTRY)), "new", 7]
 
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(newer), type=DirtyEntry) == TOMBSTONE_ENTRY
+
+
+def test_decode_mutation_when_a_pointer_has_no_time() -> None:
+    """A pointer that was journaled before it had a time reads as one that the origin has never confirmed."""
+    older = bytes.fromhex("96ab706f696e7465725f73657401a66275636b6574a56c6976652fa772756e732f372f02")
+
+    assert decode_mutation(older) == PointerSet(FORMAT, "bucket", "live/", "runs/7/", 2, checked_at_s=0.0)
 
 
 def test_decode_mutation_when_kind_is_unknown() -> None:

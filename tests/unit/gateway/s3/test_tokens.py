@@ -11,7 +11,8 @@ from gateway.s3.errors import S3Error
 from gateway.s3.tokens import Position, PositionKind, decode, encode
 
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=256)
-POSITIONS = st.builds(Position, st.sampled_from(PositionKind), KEYS)
+GENERATIONS = st.none() | st.integers(0, 2**64 - 1)
+POSITIONS = st.builds(Position, st.sampled_from(PositionKind), KEYS, GENERATIONS)
 
 
 def is_foreign(token: str) -> bool:
@@ -31,6 +32,7 @@ def forge(body: bytes) -> str:
 def test_encode_is_stable() -> None:
     """A token that a client holds over an upgrade stays good; the form is pinned."""
     assert encode(Position(PositionKind.KEY, "a/b")) == "AWthL2Lv0Deh"
+    assert encode(Position(PositionKind.PREFIX, "a/", 7)) == "AnAAAAAAAAAAB2Evu7R7OQ"
 
 
 @given(position=POSITIONS)
@@ -44,7 +46,7 @@ def test_token_comes_back(position: Position) -> None:
 
 def test_token_of_the_longest_key_comes_back() -> None:
     """1024 bytes fit."""
-    position = Position(PositionKind.PREFIX, "€" * 341 + "/")
+    position = Position(PositionKind.PREFIX, "€" * 341 + "/", 2**64 - 1)
 
     assert decode(encode(position)) == position
 
@@ -74,6 +76,8 @@ def test_token_when_cut_or_changed(position: Position, data: st.DataObject) -> N
         "AWthL2Lv0Deh\n",
         "AWthL2Lv0Deh=",
         forge(b"\x02kkey"),
+        forge(b"\x03kkey"),
+        forge(b"\x02k1234567"),
         forge(b"\x01xkey"),
         forge(b"\x01k\xff"),
         forge(b"\x01"),
