@@ -169,6 +169,9 @@ def status_lines(report: StatusReport) -> list[str]:
     ]
     if report.settings_failure:
         lines.append(f"settings    not reloaded: {report.settings_failure}")
+    if report.reopenings:
+        lines.append(f"re-opened   {report.reopenings} times since the start, after failures of the disk")
+    lines += [f"unreadable  {name}: {reason}" for name, reason in report.unreadable]
     lines += [f"suspended   {bucket}: {reason}" for bucket, reason in report.suspended_buckets]
     lines += [pending_line(line) for line in report.quarantined]
     return lines

@@ -45,6 +45,7 @@ from storage.stats import Stats
 from storage.supply import Supply, SupplyParts
 from storage.through import Through
 from storage.types import EXTENT_BYTES_MAX, MIB, Checksum
+from storage.unreadable import Unreadable
 from storage.uploads import ObjectChecksums, Uploads, UploadsParts
 from storage.workers import Workers
 from storage.writer import Writer, WriterParts
@@ -132,6 +133,7 @@ class Components:
     facts: FactsTable
     dirty_rows: DirtyRows
     conflicts: Conflicts
+    unreadable: Unreadable
     planner: FlushPlanner
     flusher: Flusher
     through: Through
@@ -175,6 +177,7 @@ def assemble(
         )
     )
     planner = _planner(parts, recovered)
+    unreadable = Unreadable(parts.stats)
     dirty_rows = DirtyRows(recovered.index, state)
     conflicts = Conflicts(
         ConflictsParts(
@@ -191,7 +194,7 @@ def assemble(
         FlusherParts(
             planner=planner,
             attempts=Attempts(
-                AttemptsParts(dirty_rows, guarded, parts.origin, facts, parts.rng, parts.stats)
+                AttemptsParts(dirty_rows, guarded, parts.origin, facts, parts.rng, parts.stats, unreadable)
             ),
             rows=dirty_rows,
             sender=sender,
@@ -240,10 +243,11 @@ def assemble(
             make_room=reclaim.make_room,
             piece_bytes=min(parts.settings.segment_bytes, EXTENT_BYTES_MAX),
             keep_bytes_max=parts.settings.cache_bytes // 2,
+            unreadable=unreadable,
         )
     )
     held = HeldBodies()
-    inlet = Inlet(segments, parts.workers.pool, reclaim, parts.clock)
+    inlet = Inlet(segments, parts.workers.pool, reclaim, parts.clock, on_failure)
     backlog = Backlog(
         state,
         dirty_bytes_limit=parts.settings.dirty_bytes_limit,
@@ -259,6 +263,7 @@ def assemble(
         facts=facts,
         dirty_rows=dirty_rows,
         conflicts=conflicts,
+        unreadable=unreadable,
         planner=planner,
         flusher=flusher,
         through=through,
@@ -277,6 +282,7 @@ def assemble(
                 supply=supply,
                 epoch=recovered.epoch,
                 trusted_epoch=recovered.trusted_epoch,
+                has_failed=lambda: bool(state.failure),
             )
         ),
         writer=Writer(
