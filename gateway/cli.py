@@ -242,6 +242,9 @@ def status_lines(report: StatusReport) -> list[str]:
     ]
     if report.settings_failure:
         lines.append(f"settings    not reloaded: {report.settings_failure}")
+    if report.reopenings:
+        lines.append(f"re-opened   {report.reopenings} times since the start, after failures of the disk")
+    lines += [f"unreadable  {name}: {reason}" for name, reason in report.unreadable]
     lines += [f"suspended   {bucket}: {reason}" for bucket, reason in report.suspended_buckets]
     lines += [
         f"published   s3://{one.bucket}/{one.target} shows {one.source}, generation {one.generation}"

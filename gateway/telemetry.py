@@ -225,6 +225,12 @@ METRICS: Final = (
               "Finished flush attempts.", lambda s: _by_name(s.stats.flushed)),
     MetricRow("forebay_writeback_quarantined_objects", _G, (),
               "Changes that the origin refused for good.", lambda s: _one(s.stats.quarantined_objects)),
+    MetricRow("forebay_unreadable_dirty_objects", _G, (),
+              "Acknowledged objects not at the origin whose bytes cannot be read here.",
+              lambda s: _one(s.stats.unreadable_dirty_objects)),
+    MetricRow("forebay_reopenings_total", _C, ("result",),
+              "Attempts to open the cache directory again after a failure of its disk: done, failed.",
+              lambda s: _by_name(s.stats.reopenings)),
 )  # fmt: skip
 """All metrics; docs/operations.md shows the same table."""
 

@@ -77,6 +77,7 @@ class Applier:
 
     Attributes:
         failure: Why nothing is written any more; "" while all is well.
+        has_index_failed: Whether that is since the index itself failed.
         applied_sequence: All journaled mutations up to here are in the index.
         durable_sequence: And up to here they would survive a power cut without the journal.
     """
@@ -95,6 +96,7 @@ class Applier:
         self._on_failure = on_failure
         self._changes: set[asyncio.Task[object]] = set()
         self._are_changes_ended = False
+        self.has_index_failed = False
         self.failure = ""
         self.applied_sequence = 0
         self.durable_sequence = 0
@@ -123,7 +125,6 @@ class Applier:
             UnknownOutcomeError: The change could not be written, now or by an earlier failure.
         """
         self.check_open()
-        self._refuse_after_failure()
         # A task of its own, so that a caller that goes away does not keep the effects from the event loop.
         task = asyncio.get_running_loop().create_task(self._change(change), name="index-change")
         self._changes.add(task)
@@ -154,17 +155,32 @@ class Applier:
         return self.durable_sequence
 
     def check_open(self) -> None:
-        """Raise EngineClosedError once changes are refused: what would need one afterwards must not begin."""
+        """Raise once changes are refused: what would need one afterwards must not begin.
+
+        Raises:
+            EngineClosedError: `end_changes` was called.
+            UnknownOutcomeError: The index, or the disk under it, has failed.
+        """
+        self._refuse_after_failure()
         if self._are_changes_ended:
             raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
+
+    def refuse(self, failure: str) -> None:
+        """Refuse all further work as after a failure of the index; reads go on and keep nothing."""
+        self.failure = self.failure or failure
+
+    async def changes_ended(self) -> None:
+        """Return when no change is under way."""
+        while self._changes:
+            await asyncio.wait(tuple(self._changes))
 
     async def end_changes(self) -> None:
         """Refuse further changes to clean rows, and wait for those under way: the last checkpoint is then complete."""
         self._are_changes_ended = True
-        while self._changes:
-            await asyncio.wait(tuple(self._changes))
+        await self.changes_ended()
 
     def _fail(self, failure: str) -> UnknownOutcomeError:
+        self.has_index_failed = True
         if not self.failure:
             self.failure = failure
             self._on_failure(failure)

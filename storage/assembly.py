@@ -48,6 +48,7 @@ from storage.stats import Stats
 from storage.supply import Supply, SupplyParts
 from storage.through import Through
 from storage.types import EXTENT_BYTES_MAX, MIB, Checksum
+from storage.unreadable import Unreadable
 from storage.uploads import ObjectChecksums, Uploads, UploadsParts
 from storage.workers import Workers
 from storage.writer import Writer, WriterParts
@@ -135,6 +136,7 @@ class Components:
     facts: FactsTable
     dirty_rows: DirtyRows
     conflicts: Conflicts
+    unreadable: Unreadable
     planner: FlushPlanner
     flusher: Flusher
     through: Through
@@ -181,6 +183,7 @@ def assemble(
         )
     )
     planner = _planner(parts, recovered)
+    unreadable = Unreadable(parts.stats)
     dirty_rows = DirtyRows(recovered.index, state)
     conflicts = Conflicts(
         ConflictsParts(
@@ -197,7 +200,7 @@ def assemble(
         FlusherParts(
             planner=planner,
             attempts=Attempts(
-                AttemptsParts(dirty_rows, guarded, parts.origin, facts, parts.rng, parts.stats)
+                AttemptsParts(dirty_rows, guarded, parts.origin, facts, parts.rng, parts.stats, unreadable)
             ),
             rows=dirty_rows,
             sender=sender,
@@ -246,6 +249,7 @@ def assemble(
             make_room=reclaim.make_room,
             piece_bytes=min(parts.settings.segment_bytes, EXTENT_BYTES_MAX),
             keep_bytes_max=parts.settings.cache_bytes // 2,
+            unreadable=unreadable,
         )
     )
     held = HeldBodies()
@@ -269,7 +273,7 @@ def assemble(
             wall_s=parts.clock.wall_s,
         )
     )
-    inlet = Inlet(segments, parts.workers.pool, reclaim, parts.clock)
+    inlet = Inlet(segments, parts.workers.pool, reclaim, parts.clock, on_failure)
     backlog = Backlog(
         state,
         dirty_bytes_limit=parts.settings.dirty_bytes_limit,
@@ -285,6 +289,7 @@ def assemble(
         facts=facts,
         dirty_rows=dirty_rows,
         conflicts=conflicts,
+        unreadable=unreadable,
         planner=planner,
         flusher=flusher,
         through=through,
@@ -303,6 +308,7 @@ def assemble(
                 supply=supply,
                 epoch=recovered.epoch,
                 trusted_epoch=recovered.trusted_epoch,
+                has_failed=lambda: bool(state.failure),
             )
         ),
         writer=Writer(

@@ -107,6 +107,10 @@ class VersionSource(Protocol):
         """Forget a clean version that the origin does not have any more, or that it told wrong things of."""
         ...
 
+    def note_unreadable(self, name: ObjectName, record: ObjectRecord, why: str) -> None:
+        """Raise the alarm: bytes of the version cannot be read, which only the gateway has."""
+        ...
+
     def note_read(
         self, name: ObjectName, record: ObjectRecord, span: ByteRange, segment_id: int | None
     ) -> None:
@@ -246,9 +250,7 @@ class VersionBody:
         if _covering(self._extents, self._position) is not None:
             return
         if self._record.state is not ObjectState.CLEAN:
-            raise DirtyBytesLostError(
-                f"{self._name}: byte {self._position} of an acknowledged version is nowhere"
-            )
+            raise self._lost_for_good(f"byte {self._position} is nowhere")
         await self._begin_fill()
 
     async def _begin_fill(self) -> None:
@@ -328,12 +330,15 @@ class VersionBody:
             return  # it was moved, and lies elsewhere by now
         where = f"segment {place.segment_id:x} at {place.offset}"
         if self._record.state is not ObjectState.CLEAN:
-            log.critical("dirty bytes of %s cannot be read: %s: %s", self._name, where, why)
-            raise DirtyBytesLostError(f"{self._name}: acknowledged bytes cannot be read: {where}: {why}")
+            raise self._lost_for_good(f"{where}: {why}")
         log.warning("cached bytes of %s are forgotten: %s: %s", self._name, where, why)
         await self._parts.source.drop_extents(
             DropExtents(self._name.bucket, self._name.key, self._record.version_id, (place,))
         )
+
+    def _lost_for_good(self, why: str) -> DirtyBytesLostError:
+        self._parts.source.note_unreadable(self._name, self._record, why)
+        return DirtyBytesLostError(f"{self._name}: acknowledged bytes cannot be read: {why}")
 
     def _look_again(self) -> None:
         held = self._parts.source.hold(self._name, self._record, ByteRange(self._position, self._stop))

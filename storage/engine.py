@@ -5,21 +5,22 @@
     upload_*    ──> uploads ─────────────^              └── effects ─────────^
     all else    ──> through ──> origin
 
-`Engine` sends each call where it belongs, gives the components their long-lived tasks, and stops them in order. `open` recovers the
-directory first; `run` is the owner's task; `close` ends in order and leaves the flush queue for the next start.
+`Engine` sends each call where it belongs. Components and their tasks are a `Life` (`storage/life.py`); when one fails of the disk, the
+engine opens the next, again and again until it succeeds, and holds the directory's lock all the while. `open` recovers the directory
+first; `run` is the owner's task; `close` ends in order and leaves the flush queue for the next start.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Final
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import ClassVar, Final
 
 from storage.acknowledged import acknowledged_line, acknowledged_page
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
-from storage.assembly import Components, EngineParts, assemble
+from storage.assembly import Components, EngineParts
 from storage.errors import (
-    DiskFullError,
+    DamagedError,
     EngineClosedError,
     NoSuchKeyError,
     NotSupportedError,
@@ -28,11 +29,14 @@ from storage.errors import (
 )
 from storage.flush_events import Scope
 from storage.flush_waits import Barrier
+from storage.index_keeper import IndexKeeper
+from storage.life import Life
 from storage.listing import ListQuery, ListResult
 from storage.opened import Opened
 from storage.publish import View
 from storage.records import FORMAT, BucketFacts, EpochEnded
-from storage.recovery import Recovered, RecoveryParts, recover
+from storage.recovery import Recovered, probe_disk
+from storage.reopen_pace import ReopenPace
 from storage.reports import barrier_report, pending_lines, quarantined_page, status_report, update_levels
 from storage.requests import (
     BarrierReport,
@@ -51,9 +55,7 @@ from storage.requests import (
     UploadsPage,
 )
 from storage.rows import Effects
-from storage.segments import SegmentLimits, SegmentStore
-from storage.types import MIB, Checksum, ObjectName, RangeSpec
-from storage.upkeep import CHECKPOINT_EVERY_S, COMPACT_EVERY_S, EXPIRE_EVERY_S, TURN_S, Duty, Upkeep
+from storage.types import Checksum, ObjectName, RangeSpec
 from storage.uploads import page_of_uploads
 
 log = logging.getLogger(__name__)
@@ -61,8 +63,8 @@ log = logging.getLogger(__name__)
 FLUSH_GRACE_S: Final = 5.0
 """So long a stop waits for flushes under way, so that none is left that may land later."""
 
-DISK_RESERVE_BYTES: Final = 256 * MIB
-DISK_RESERVE_SHARE: Final = 0.02
+LIVES_MAX: Final = 10
+"""So often an opening for reading begins anew because the directory was re-opened meanwhile."""
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -70,20 +72,27 @@ Headers = tuple[tuple[str, str], ...]
 class Engine:
     """One open cache directory in front of one origin. Made by `open`."""
 
-    def __init__(self, parts: EngineParts, recovered: Recovered, segments: SegmentStore) -> None:
+    life_type: ClassVar[type[Life]] = Life
+
+    def __init__(self, parts: EngineParts, keeper: IndexKeeper, life: Life) -> None:
         self._parts = parts
-        self._recovered = recovered
-        self._components: Components = assemble(parts, recovered, segments, self._fail)
+        self._keeper = keeper
+        self._life = life
         self._is_closed = False
         self._is_draining = False
         self._has_run = False
         self._is_ready = asyncio.Event()
         self._stopping = asyncio.Event()
         self._has_ended = asyncio.Event()
+        # Not set while an attempt to re-open is under way, which a stop waits for; nor, reads waiting, while recovery is.
+        self._is_settled = asyncio.Event()
+        self._is_settled.set()
+        self._is_readable = asyncio.Event()
+        self._is_readable.set()
+        self._reopening = ReopenPace()
         self.stats = parts.stats
-        self.instance_id = recovered.layout.instance_id.hex()
-        components = self._components
-        components.state.listeners += [components.flusher.absorb, components.reclaim.absorb, self._see_levels]
+        self.instance_id = life.recovered.layout.instance_id.hex()
+        life.components.state.listeners.append(self._see_levels)
 
     @classmethod
     async def open(cls, parts: EngineParts) -> "Engine":
@@ -94,42 +103,35 @@ class Engine:
             DiskFullError: Cache and reserve do not fit on the volume.
             StorageError: The disk refused.
         """
-        recovered = await parts.workers.commit.run(
-            recover,
-            RecoveryParts(
-                filesystem=parts.filesystem,
-                index_home=parts.index_home,
-                origin=parts.settings.origin,
-                fresh_instance_id=parts.rng.randbytes(16),
-            ),
-        )
+        keeper = IndexKeeper(parts.index_home)
         try:
-            segments = await parts.workers.pool.run(_adopt_segments, parts, recovered)
-            return cls(parts, recovered, segments)
+            return cls(parts, keeper, await cls.life_type.open(parts, keeper))
         except BaseException:
-            recovered.release()
+            keeper.release()
             raise
+
+    @property
+    def _components(self) -> Components:
+        return self._life.components
+
+    @property
+    def _recovered(self) -> Recovered:
+        return self._life.recovered
 
     async def run(self) -> None:
         """Do the background work until `close`; a bug in any part of it ends all."""
-        components = self._components
-        # Before anything can be committed, so that the planner sees each key's changes in their order.
-        components.flusher.load(self._recovered.dirty)
+        self._life.load()
         self._has_run = True
         try:
             async with asyncio.TaskGroup() as tasks:
-                running = [
-                    tasks.create_task(components.commit.run(), name="commit"),
-                    tasks.create_task(components.flusher.run(), name="flusher"),
-                    tasks.create_task(components.reclaim.run(), name="reclaim"),
-                    tasks.create_task(self._upkeep().run(), name="upkeep"),
-                ]
+                self._life.start(tasks, self._count_levels)
                 # Now rather than at the first turn, so that nobody reads that nothing is pending after a crash.
-                update_levels(self._parts, components)
+                self._count_levels()
+                reopening = tasks.create_task(self._reopen_when_failed(tasks), name="re-open")
                 self._is_ready.set()
                 await self._stopping.wait()
-                for task in running:
-                    task.cancel()
+                reopening.cancel()
+                await self._life.stop()
         finally:
             self._has_ended.set()
 
@@ -137,42 +139,74 @@ class Engine:
         """Return when writes are accepted."""
         await self._is_ready.wait()
 
-    def _upkeep(self) -> Upkeep:
-        components, settings = self._components, self._parts.settings
-        return Upkeep(
-            self._parts.clock,
-            (
-                Duty("reserve ids", TURN_S, self._reserve_ids),
-                Duty("count levels", TURN_S, self._count_levels, needs_writes=False),
-                Duty("checkpoint", CHECKPOINT_EVERY_S, components.applier.checkpoint),
-                Duty(
-                    "expire uploads",
-                    EXPIRE_EVERY_S,
-                    lambda: components.uploads.expire(upload_ttl_s=settings.upload_ttl_s),
-                ),
-                Duty("compact the journal", COMPACT_EVERY_S, components.compaction.run_if_due),
-            ),
-            lambda: not components.state.failure,
-        )
-
-    async def _count_levels(self) -> None:
+    def _count_levels(self) -> None:
         update_levels(self._parts, self._components)
 
     def _see_levels(self, _: Effects) -> None:
         """Keep the levels in step with each batch, so that a scrape right after an acknowledgement shows it."""
-        update_levels(self._parts, self._components)
+        self._count_levels()
 
-    async def _reserve_ids(self) -> None:
-        ids = self._recovered.ids
-        if ids.is_running_low:
-            reservation = ids.reservation()
-            await self._components.commit.commit(reservation)
-            ids.adopt(reservation)
+    # --- re-opening --------------------------------------------------------------------------------------------------
 
-    def _fail(self, failure: str) -> None:
-        if not self._components.state.failure:
-            log.critical("writes are refused until the gateway is started again: %s", failure)
-            self._components.state.failure = failure
+    async def _reopen_when_failed(self, tasks: asyncio.TaskGroup) -> None:
+        """Replace each life that fails by the next one, tried until it is there; a stop ends it between two attempts."""
+        while True:
+            life = self._life
+            await life.has_failed.wait()
+            life.cut_writes()
+            self._reopening.begin(self._parts.clock.monotonic_s())
+            while self._life is life:
+                clock = self._parts.clock
+                await clock.sleep(self._reopening.wait_s(self._parts.rng.random(), clock.monotonic_s()))
+                if self._is_closed:
+                    return
+                self._is_settled.clear()
+                try:
+                    await self._try_to_reopen(life, tasks)
+                finally:
+                    self._is_settled.set()
+
+    async def _try_to_reopen(self, life: Life, tasks: asyncio.TaskGroup) -> None:
+        try:
+            await self._parts.workers.commit.run(probe_disk, self._parts.filesystem)
+            if not life.has_given_up:
+                await life.give_up_writing()
+                if life.is_index_damaged:
+                    self._keeper.condemn()
+                elif life.components.applier.has_index_failed:
+                    self._keeper.distrust()
+            opened = await self._open_next(life)
+        except StorageError as error:
+            self._reopening.failed(str(error))
+            self.stats.reopenings["failed"] += 1
+            log.warning("the cache directory cannot be re-opened yet: %s", error)
+            return
+        self._succeed(life, opened, tasks)
+        self._is_readable.set()
+        await life.retire()
+
+    async def _open_next(self, life: Life) -> Life:
+        """Open the next life; readers wait from here until that has failed, or it has begun."""
+        self._is_readable.clear()
+        self._keeper.hide()
+        try:
+            return await self.life_type.open(self._parts, self._keeper, life)
+        except BaseException:
+            self._keeper.reveal()
+            self._is_readable.set()
+            raise
+
+    def _succeed(self, life: Life, opened: Life, tasks: asyncio.TaskGroup) -> None:
+        """Let the next life begin; nothing is awaited here."""
+        opened.load()
+        opened.take_over(life, is_draining=self._is_draining)
+        opened.components.state.listeners.append(self._see_levels)
+        self._life = opened
+        opened.start(tasks, self._count_levels)
+        self._count_levels()
+        self._reopening.succeeded(self._parts.clock.monotonic_s())
+        self.stats.reopenings["done"] += 1
+        log.warning("the cache directory was re-opened, epoch %d: writes go on", opened.recovered.epoch)
 
     async def drain(self, timeout_s: float) -> BarrierReport:
         """Flush everything, delays or not; say what is left after `timeout_s`."""
@@ -188,6 +222,7 @@ class Engine:
         if self._is_closed:
             return
         self._is_closed = True
+        await self._is_settled.wait()
         components, workers = self._components, self._parts.workers
         await components.publisher.close()
         await components.pointers.close()
@@ -203,7 +238,7 @@ class Engine:
             await self._has_ended.wait()
         await self._parts.adapters.aclose()
         await workers.commit.run(self._recovered.journal.close)
-        await workers.index.run(self._recovered.index.close)
+        await workers.index.run(self._keeper.release)
         components.segments.close()
         self._recovered.lock.close()
         workers.commit.close()
@@ -234,13 +269,24 @@ class Engine:
             raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
         return self._components
 
-    def _check_writable(self, name: ObjectName | None = None) -> Components:
+    @asynccontextmanager
+    async def _writing(self, name: ObjectName | None = None) -> AsyncIterator[Components]:
+        """Let a write work in the block, on `name` if it is of one object; a failure of the disk cuts it.
+
+        Raises:
+            ReadOnlyError: The object lies under a published target.
+            EngineClosedError: The gateway is stopping.
+            UnknownOutcomeError: The disk has failed, before or in the block, and the directory is not open again.
+        """
         components = self._check_open()
         if name is not None:
             components.pointers.check_writable(name)
-        if components.state.failure:
-            raise UnknownOutcomeError(components.state.failure, retry_after_s=30.0)
-        return components
+        try:
+            async with self._life.write() as components:
+                yield components
+        except UnknownOutcomeError as error:
+            retry_after_s = self._reopening.retry_after_s(self._parts.clock.monotonic_s())
+            raise UnknownOutcomeError(str(error), retry_after_s=retry_after_s) from error
 
     # --- objects -----------------------------------------------------------------------------------------------------
 
@@ -248,19 +294,40 @@ class Engine:
         self, name: ObjectName, wanted: RangeSpec | None = None, *, metadata_only: bool = False
     ) -> Opened:
         """Hold one version of an object for reading; see `Reader.open`."""
-        if self._is_closed:
-            raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
-        return await self._components.reader.open(name, wanted, metadata_only=metadata_only)
+        for _ in range(LIVES_MAX):
+            if not self._is_readable.is_set():
+                await self._is_readable.wait()
+            if self._is_closed:
+                break
+            life = self._life
+            try:
+                return await life.components.reader.open(name, wanted, metadata_only=metadata_only)
+            except StorageError as error:
+                if life is self._life:
+                    if isinstance(error, DamagedError):
+                        life.see_damage(str(error))
+                    raise
+                # The directory was re-opened meanwhile: what cut the opening says nothing of the object.
+        raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
 
     async def view(self, name: ObjectName) -> View | None:
         """Say how a name under a published target is read; None where it means itself. See `Pointers.view`."""
-        if self._is_closed:
-            raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
-        return await self._components.pointers.view(name)
+        for _ in range(LIVES_MAX):
+            if self._is_closed:
+                break
+            life = self._life
+            try:
+                return await life.components.pointers.view(name)
+            except StorageError:
+                if life is self._life:
+                    raise
+                # The directory was re-opened meanwhile, which ends the old life's questions to the origin.
+        raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
 
     async def put_object(self, request: PutRequest, content: Content) -> PutResult:
         """Store an object; see `Writer.put`."""
-        return await self._check_writable(request.name).writer.put(request, content)
+        async with self._writing(request.name) as components:
+            return await components.writer.put(request, content)
 
     async def delete_object(
         self,
@@ -272,33 +339,34 @@ class Engine:
         credential_id: str = "",
     ) -> DeleteResult:
         """Delete an object; see `Writer.delete`."""
-        return await self._check_writable(name).writer.delete(
-            name,
-            origin_reason=origin_reason,
-            origin_headers=origin_headers,
-            version_id=version_id,
-            credential_id=credential_id,
-        )
+        async with self._writing(name) as components:
+            return await components.writer.delete(
+                name,
+                origin_reason=origin_reason,
+                origin_headers=origin_headers,
+                version_id=version_id,
+                credential_id=credential_id,
+            )
 
     async def delete_objects(
         self, bucket: str, keys: Sequence[str], *, credential_id: str = ""
     ) -> tuple[DeleteResult, ...]:
         """Delete many objects; one result a key, in order. One that fails does not stop the others."""
-        components = self._check_writable()
-        await self.bucket_facts(bucket)
-        refused = components.pointers.refused_lines(bucket, keys)
-        allowed = [key for key in keys if key not in refused]
-        results = iter(await components.writer.delete_many(bucket, allowed, credential_id=credential_id))
-        return tuple(refused.get(key) or next(results) for key in keys)
+        async with self._writing() as components:
+            await components.facts.facts(bucket)
+            refused = components.pointers.refused_lines(bucket, keys)
+            allowed = [key for key in keys if key not in refused]
+            results = iter(await components.writer.delete_many(bucket, allowed, credential_id=credential_id))
+            return tuple(refused.get(key) or next(results) for key in keys)
 
     async def copy_object(
         self, source: ObjectName, target: ObjectName, headers: Headers, credential_id: str = ""
     ) -> PutResult:
         """Copy an object at the origin; see `Passing.copy_object`."""
         del credential_id  # all keys share the gateway's own authority at the origin
-        components = self._check_writable(target)
-        view = await components.pointers.view(source)
-        return await components.passing.copy_object(view.name if view else source, target, headers)
+        async with self._writing(target) as components:
+            view = await components.pointers.view(source)
+            return await components.passing.copy_object(view.name if view else source, target, headers)
 
     async def list_objects(self, query: ListQuery) -> ListResult:
         """Give one page of a listing; see `PublishedLister.page`."""
@@ -312,11 +380,13 @@ class Engine:
 
     async def create_bucket(self, bucket: str, *, region: str, headers: Headers = ()) -> OriginReply:
         """Make a bucket at the origin."""
-        return await self._check_writable().passing.create_bucket(bucket, region=region, headers=headers)
+        async with self._writing() as components:
+            return await components.passing.create_bucket(bucket, region=region, headers=headers)
 
     async def delete_bucket(self, bucket: str) -> None:
         """Delete an empty bucket; see `Passing.delete_bucket`."""
-        await self._check_writable().passing.delete_bucket(bucket)
+        async with self._writing() as components:
+            await components.passing.delete_bucket(bucket)
 
     async def bucket_facts(self, bucket: str) -> BucketFacts:
         """Say what is known of a bucket, asking the origin where nothing is."""
@@ -326,19 +396,19 @@ class Engine:
 
     async def create_upload(self, request: UploadRequest) -> tuple[str, Headers]:
         """Open an upload, here or at the origin; its id says where."""
-        components = self._check_writable(request.name)
-        if await components.uploads.may_keep(request):
-            return await components.uploads.create(request), ()
-        return await components.passing.create_upload(request), ()
+        async with self._writing(request.name) as components:
+            if await components.uploads.may_keep(request):
+                return await components.uploads.create(request), ()
+            return await components.passing.create_upload(request), ()
 
     async def upload_part(
         self, name: ObjectName, upload_id: str, number: int, content: Content, origin_headers: Headers = ()
     ) -> PutResult:
         """Store one part."""
-        components = self._check_writable(name)
-        if components.uploads.is_ours(upload_id):
-            return await components.uploads.put_part(name, upload_id, number, content)
-        return await components.passing.upload_part(name, upload_id, number, content, origin_headers)
+        async with self._writing(name) as components:
+            if components.uploads.is_ours(upload_id):
+                return await components.uploads.put_part(name, upload_id, number, content)
+            return await components.passing.upload_part(name, upload_id, number, content, origin_headers)
 
     async def complete_upload(  # noqa: PLR0913 - what the operation takes
         self,
@@ -352,21 +422,21 @@ class Engine:
         origin_headers: Headers = (),
     ) -> PutResult:
         """Make an object of an upload's parts; `checksums` and `size` are what the client expects of it."""
-        components = self._check_writable(name)
-        if not components.uploads.is_ours(upload_id):
-            return await components.passing.complete_upload(name, upload_id, parts, origin_headers)
-        if origin_reason:
-            raise NotSupportedError(f"{origin_reason} on completing an upload that the gateway keeps")
-        expected = self._parts.object_checksums(checksums, size)
-        return await components.uploads.complete(name, upload_id, parts, expected)
+        async with self._writing(name) as components:
+            if not components.uploads.is_ours(upload_id):
+                return await components.passing.complete_upload(name, upload_id, parts, origin_headers)
+            if origin_reason:
+                raise NotSupportedError(f"{origin_reason} on completing an upload that the gateway keeps")
+            expected = self._parts.object_checksums(checksums, size)
+            return await components.uploads.complete(name, upload_id, parts, expected)
 
     async def abort_upload(self, name: ObjectName, upload_id: str) -> None:
         """Drop an upload."""
-        components = self._check_writable()
-        if components.uploads.is_ours(upload_id):
-            await components.uploads.abort(name, upload_id)
-        else:
-            await components.passing.abort_upload(name, upload_id)
+        async with self._writing() as components:
+            if components.uploads.is_ours(upload_id):
+                await components.uploads.abort(name, upload_id)
+            else:
+                await components.passing.abort_upload(name, upload_id)
 
     async def list_parts(
         self, name: ObjectName, upload_id: str, *, part_marker: int, max_parts: int
@@ -432,7 +502,8 @@ class Engine:
         self, bucket: str, source: str, target: str, *, is_copy: bool = False
     ) -> PublishReport:
         """Begin to show a prefix under a published target, or to copy it there; see `Publisher.start`."""
-        return await self._check_writable().publisher.start(bucket, source, target, is_copy=is_copy)
+        async with self._writing() as components:
+            return await components.publisher.start(bucket, source, target, is_copy=is_copy)
 
     async def wait_publish(self, publish_id: int, timeout_s: float) -> PublishReport:
         """Wait for a publish at most so long, and say how far it is; see `Publisher.wait`."""
@@ -440,7 +511,13 @@ class Engine:
 
     def status(self) -> StatusReport:
         """Say how the engine is."""
-        return status_report(self._parts, self._recovered, self._components, is_draining=self._is_draining)
+        return status_report(
+            self._parts,
+            self._recovered,
+            self._components,
+            is_draining=self._is_draining,
+            reopening=self._reopening.text(self._parts.clock.monotonic_s()),
+        )
 
     def pending(
         self, bucket: str, prefix: str, limit: int, after: int = 0, *, is_quarantined: bool = False
@@ -475,30 +552,5 @@ class Engine:
 
     async def discard_quarantined(self, bucket: str, key: str) -> int:
         """Give up what the origin refused of one key; give how many changes."""
-        return await self._components.flusher.discard(ObjectName(bucket, key))
-
-
-def _adopt_segments(parts: EngineParts, recovered: Recovered) -> SegmentStore:
-    """Take over the segment files; what no row names is unlinked by reclaim. Blocks."""
-    total_bytes = parts.filesystem.total_bytes()
-    reserve_bytes = disk_reserve_bytes(total_bytes)
-    settings = parts.settings
-    if settings.cache_bytes + reserve_bytes > total_bytes:
-        raise DiskFullError(
-            f"cache_size {settings.cache_bytes} and a reserve of {reserve_bytes} bytes do not fit on a volume "
-            f"of {total_bytes} bytes"
-        )
-    limits = SegmentLimits(settings.segment_bytes, settings.cache_bytes, disk_reserve_bytes=reserve_bytes)
-    segments = SegmentStore(parts.filesystem, limits, recovered.ids.take_segment_id)
-    for segment_id, path in recovered.journal_files:
-        segments.register_journal(segment_id, path, is_own=segment_id == recovered.journal.segment_id)
-    recovered.journal.on_file = lambda segment_id, path: segments.register_journal(
-        segment_id, path, is_own=True
-    )
-    segments.adopt([row.segment_id for row in recovered.segments])
-    return segments
-
-
-def disk_reserve_bytes(total_bytes: int) -> int:
-    """Say how much of a volume is kept for journal and index: 2 % or 256 MiB, never more than an eighth."""
-    return min(max(DISK_RESERVE_BYTES, int(DISK_RESERVE_SHARE * total_bytes)), total_bytes // 8)
+        async with self._life.write() as components:
+            return await components.flusher.discard(ObjectName(bucket, key))

@@ -20,7 +20,13 @@ import msgspec
 
 from storage.clock import Clock
 from storage.commit import Commit
-from storage.errors import NoSuchBucketError, StorageError
+from storage.errors import (
+    DiskFailedError,
+    DiskFullError,
+    NoSuchBucketError,
+    StorageError,
+    UnknownOutcomeError,
+)
 from storage.origin.facts import FactsSource
 from storage.records import FORMAT, BucketFacts, FactsLearnt
 from storage.singleflight import SingleFlight
@@ -77,6 +83,11 @@ class FactsTable:
     def is_closed(self, bucket: str) -> bool:
         """Whether the bucket is being deleted: nothing is acknowledged into it before `facts` has been asked again."""
         return bucket in self._closed
+
+    @property
+    def dropped(self) -> frozenset[str]:
+        """The buckets that are asked for anew at their next use."""
+        return frozenset(self._dropped)
 
     def drop(self, bucket: str) -> None:
         """Ask anew at the next use: something passed through may have changed the bucket."""
@@ -141,7 +152,12 @@ class FactsTable:
         if known is not None and not known.etag_is_md5 and facts.exists:
             facts = msgspec.structs.replace(facts, etag_is_md5=False)
         if facts.exists or known is not None:
-            await self._commit.commit(FactsLearnt(FORMAT, facts))
+            try:
+                await self._commit.commit(FactsLearnt(FORMAT, facts))
+            except (DiskFullError, DiskFailedError, UnknownOutcomeError) as error:
+                # They are right all the same, for who asked: a write that goes through needs nothing of the disk.
+                log.warning("facts of bucket %s are not kept: %s", bucket, error)
+                return facts
         if self._drops[bucket] == drops:
             self._dropped.discard(bucket)
         return facts

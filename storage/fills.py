@@ -28,6 +28,7 @@ The segments stay pinned until the fill has ended and its last reader has left.
 """
 
 import asyncio
+import itertools
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -140,6 +141,7 @@ class Fill:
         self._was_joined = False
         self.readers = 0
         self.failure: StorageError | None = None
+        self.cut: StorageError = EngineClosedError("the fill was ended", retry_after_s=5.0)
         self.is_finished = False
         self._reserve()
 
@@ -225,7 +227,7 @@ class Fill:
     async def run(self, opening: Opening) -> None:
         """Read the answer to its end, or to where nobody reads it any more. Raises nothing that is expected.
 
-        Cancellation keeps what is whole; who waits gets EngineClosedError.
+        Cancellation keeps what is whole; who waits gets `cut`, which says that the engine was closed unless told otherwise.
         """
         try:
             async with opening as answer:
@@ -233,7 +235,7 @@ class Fill:
         except StorageError as error:
             self.failure = error
         except BaseException:
-            self.failure = EngineClosedError("the fill was ended", retry_after_s=5.0)
+            self.failure = self.cut
             raise
         finally:
             await self._finish()
@@ -410,16 +412,19 @@ class FillTable:
             del self._fills[version_id]
         if not fill.is_finished:
             # Cancelled before its first step, so nothing of it ran.
-            fill.failure = EngineClosedError("the fill was ended", retry_after_s=5.0)
+            fill.failure = fill.cut
             fill.end()
         error = None if task.cancelled() else task.exception()
         if error is not None:
             report = {"message": f"{fill!r} failed", "exception": error, "task": task}
             task.get_loop().call_exception_handler(report)
 
-    async def close(self) -> None:
-        """End all fills where they are and start no more; what is whole is kept."""
+    async def close(self, cut: StorageError | None = None) -> None:
+        """End all fills where they are and start no more; what is whole is kept, and who waits gets `cut`."""
         self._is_closed = True
+        if cut is not None:
+            for fill in itertools.chain.from_iterable(self._fills.values()):
+                fill.cut = cut
         for task in self._tasks:
             task.cancel()
         if self._tasks:

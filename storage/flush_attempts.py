@@ -31,6 +31,7 @@ from storage.records import DirtyEntry, OriginIdentity
 from storage.sender import SupersededError, has_description
 from storage.stats import Stats
 from storage.types import ObjectName, Priority
+from storage.unreadable import REASON, Unreadable
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class AttemptsParts:
     facts: FactsTable
     rng: random.Random
     stats: Stats
+    unreadable: Unreadable
 
 
 class Attempts:
@@ -95,8 +97,8 @@ class Attempts:
         except ConflictError as conflict:
             return self._ended(self._refused(sequence, conflict))
         except DirtyBytesLostError as error:
-            log.critical("dirty bytes of s3://%s/%s cannot be read: %s", entry.bucket, entry.key, error)
-            return self._ended(FlushFailed(sequence, FailureKind.REFUSE, str(error), self._jitter()))
+            self._parts.unreadable.note(ObjectName(entry.bucket, entry.key), str(error))
+            return self._ended(FlushFailed(sequence, FailureKind.REFUSE, f"{REASON}{error}", self._jitter()))
         except StorageError as error:
             return self._ended(failure_event(sequence, error, self._jitter()))
         self._answers[sequence] = identity

@@ -116,6 +116,18 @@ class FlushWaits:
         if known is not None and known.outcome is None:
             self._post(BarrierCancelled(barrier.barrier_id))
 
+    def take_over(self, before: "FlushWaits") -> None:
+        """Go on with the barriers of an engine's life that has ended, under their ids; the planner knows its changes already.
+
+        What they wait for is dirty still, with the sequences it had: nothing is lost of it but what was confirmed.
+        """
+        self._next_id = before._next_id  # noqa: SLF001  of the same class
+        self._barriers, self._asked = before._barriers, before._asked  # noqa: SLF001  of the same class
+        before._barriers, before._asked = {}, set()  # noqa: SLF001  of the same class
+        for barrier in tuple(self._barriers.values()):
+            if barrier.outcome is None:
+                self._post(BarrierAdded(barrier.barrier_id, barrier.scope, self._last_sequence()))
+
     def close(self) -> None:
         """Let all who wait go, without an outcome, and refuse whoever comes."""
         self._is_closed = True

@@ -128,6 +128,18 @@ class Flusher:
 
     # --- the planner's road ------------------------------------------------------------------------------------------
 
+    def take_over(self, before: "Flusher", *, is_draining: bool) -> None:
+        """Go on where a closed flusher of this process ended; the queue is loaded.
+
+        Its barriers go on, and uploads of its own at the origin that the journal does not name are used or aborted.
+        """
+        self.waits.take_over(before.waits)
+        if is_draining:
+            self._post(DrainStarted())
+        for sequence in self._parts.sender.take_over(before._parts.sender):  # noqa: SLF001  of the same class
+            if self._rows.entry(sequence) is None:
+                self._end_upload(sequence)
+
     def load(self, entries: Iterable[DirtyEntry]) -> None:
         """Take over the queue that recovery found, oldest first."""
         for entry in entries:
@@ -204,10 +216,11 @@ class Flusher:
         assert self._bug is not None
         raise self._bug
 
-    async def close(self, grace_s: float = 0.0) -> bool:
+    async def close(self, grace_s: float = 0.0, *, ends_waits: bool = True) -> bool:
         """Begin nothing more, let what is under way end for `grace_s`, then cut it; the queue is in the journal.
 
-        True where nothing that was sent may yet take effect at the origin.
+        Where `ends_waits` is false, those who wait for a barrier go on to wait, for another flusher that takes them over. True
+        where nothing that was sent may yet take effect at the origin.
         """
         self._may_land |= self._parts.planner.has_loose_ends()
         self._is_closed = True
@@ -221,7 +234,8 @@ class Flusher:
             task.cancel()
         while self._tasks:
             await asyncio.wait(self._tasks)
-        self.waits.close()
+        if ends_waits:
+            self.waits.close()
         return not self._may_land
 
     # --- puts --------------------------------------------------------------------------------------------------------

@@ -5,9 +5,13 @@ nothing about how old the version is, so it counts as stale and covers for nothi
 """
 
 from enum import Enum, auto
+from typing import Final
 
 from storage.policy import Freshness, FreshnessMode
 from storage.records import ObjectRecord, ObjectState
+
+NO_EPOCH_TRUSTED: Final = 1 << 64
+"""As `trusted_epoch`: every clean version is validated before its use, `immutable` excepted."""
 
 
 class Verdict(Enum):

@@ -11,14 +11,14 @@ the disk is known to be bad no body begins here at all: the caller writes throug
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol, Self
 
 import msgspec
 
 from storage.clock import Clock
-from storage.errors import DiskFailedError, DiskFullError, StorageError
+from storage.errors import DiskFailedError, DiskFullError, StorageError, UnknownOutcomeError
 from storage.records import NOWHERE
 from storage.requests import Content
 from storage.segments import BlockChecksums, Reservation, SegmentStore
@@ -209,7 +209,16 @@ class Room(Protocol):
 class Inlet:
     """Where bodies begin: space for them, made where it can be, and what is known of the disk."""
 
-    def __init__(self, segments: SegmentStore, workers: Workers, room: Room, clock: Clock) -> None:
+    def __init__(
+        self,
+        segments: SegmentStore,
+        workers: Workers,
+        room: Room,
+        clock: Clock,
+        on_failure: Callable[[str], None] = lambda _failure: None,
+    ) -> None:
+        """`on_failure` is told of a sync that failed while a body came: nothing is written then before a re-opening."""
+        self._on_failure = on_failure
         self._segments = segments
         self._workers = workers
         self._room = room
@@ -223,7 +232,7 @@ class Inlet:
         None where there is no space, or the disk refused a write just now; nothing of the body was read.
         """
         stream = Stream.RELEASED if releases else Stream.DIRTY
-        if self._clock.monotonic_s() < self._bad_until_s:
+        if self._is_disk_bad():
             return None
         try:
             return BodyIntake(self._segments, self._workers, content, stream)
@@ -237,8 +246,11 @@ class Inlet:
             return None
 
     def has_record_room(self) -> bool:
-        """Whether a change without a body may be journaled: not where it would eat the reserve that confirmations need."""
-        return self._segments.disk_room_bytes >= RECORD_ROOM_BYTES
+        """Whether a change without a body may be journaled: not on a bad disk, nor from the reserve that confirmations need."""
+        return not self._is_disk_bad() and self._segments.disk_room_bytes >= RECORD_ROOM_BYTES
+
+    def _is_disk_bad(self) -> bool:
+        return self._clock.monotonic_s() < self._bad_until_s
 
     def copy(self, content: Content) -> BodyIntake | None:
         """Reserve space for a copy of what goes through to the origin; None where there is none at hand."""
@@ -255,6 +267,9 @@ class Inlet:
         except (DiskFullError, DiskFailedError) as error:
             log.warning("writes go through for %.0f s: %s", BAD_DISK_S, error)
             self._bad_until_s = self._clock.monotonic_s() + BAD_DISK_S
+            raise
+        except UnknownOutcomeError as error:
+            self._on_failure(str(error))
             raise
 
 

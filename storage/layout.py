@@ -2,6 +2,7 @@
 
     <cache_dir>/FORMAT      TOML: format number, instance id, node, the origin's endpoint, whether the journal has begun
                 LOCK        held by the process that has the directory open
+                PROBE       a moment's file, by which a running engine sees whether a bad disk is good again
                 journal/    storage/journal_format.py
                 segments/   storage/segments.py
                 index/      RocksDB, storage/index.py
@@ -22,6 +23,7 @@ from storage.filesystem import Filesystem, Lock, disk_error
 FORMAT_NUMBER: Final = 1
 FORMAT_PATH: Final = "FORMAT"
 LOCK_PATH: Final = "LOCK"
+PROBE_PATH: Final = "PROBE"
 JOURNAL_DIRECTORY: Final = "journal"
 SEGMENTS_DIRECTORY: Final = "segments"
 INDEX_DIRECTORY: Final = "index"
@@ -144,6 +146,7 @@ def _refuse_foreign(filesystem: Filesystem, names: list[str]) -> None:
         raise DamagedError("FORMAT is missing beside a journal; see `forebay fsck`")
     known = {
         LOCK_PATH,
+        PROBE_PATH,
         JOURNAL_DIRECTORY,
         SEGMENTS_DIRECTORY,
         INDEX_DIRECTORY,

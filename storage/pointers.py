@@ -212,6 +212,11 @@ class Pointers:
         known = self._known.get(target)
         return UNPUBLISHED if known is None else known.last_generation
 
+    def take_over(self, before: "Pointers") -> None:
+        """Know what another one knows: what it showed may be newer than what the journal holds."""
+        self._known |= before._known  # noqa: SLF001  of the same class
+        self._ticks = max(self._ticks, before._ticks)  # noqa: SLF001  as above
+
     async def close(self) -> None:
         """End the questions in flight."""
         await self._flights.close()

@@ -185,6 +185,11 @@ class Publisher:
         if self._tasks:
             await asyncio.wait(tuple(self._tasks))
 
+    def take_over(self, before: "Publisher") -> None:
+        """Know the publishes of another one, which is closed, under their numbers."""
+        self._jobs = dict(before._jobs)  # noqa: SLF001  of the same class
+        self._next_id = before._next_id  # noqa: SLF001  as above
+
     def _report(self, job: _Job) -> PublishReport:
         total, done = job.total, job.count
         if job.phase == "flushing" and job.barrier is not None:
@@ -225,7 +230,9 @@ class Publisher:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if task.cancelled():
-            job.fail("the gateway stopped; see at the target's manifest whether it was switched")
+            job.fail(
+                "cut off by a stop or a re-opening; see at the target's manifest whether it was switched"
+            )
         elif error is not None:
             job.fail("a bug; see the log")
             log.error("publish of %s as %s failed", job.source, job.target, exc_info=error)

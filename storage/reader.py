@@ -14,6 +14,9 @@ A key that is written faster than the origin answers is asked for once more, for
 it and is not kept. It too must be clean when that is asked: then the origin holds what was acknowledged last, and
 whatever it shows from there on was right at some moment of the read. The origin's word on a dirty key is older than
 what was acknowledged, and never served; also not where the flush ends before the answer comes.
+
+While writes are refused because the disk failed, no clean row is trusted: what was passed through or flushed last may be missing
+in it. Each is validated before its use, `immutable` excepted, and covers for no failing origin.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -30,7 +33,7 @@ from storage.clock import Clock
 from storage.errors import NoSuchKeyError, OriginRefusedError, OriginUnavailableError, OverloadedError
 from storage.family import Family
 from storage.fills import Fill, FillAnswer
-from storage.freshness import Verdict, judge, may_serve_stale
+from storage.freshness import NO_EPOCH_TRUSTED, Verdict, judge, may_serve_stale
 from storage.generations import Generations, Watch
 from storage.hashers import whole_check
 from storage.ids import Ids
@@ -64,7 +67,7 @@ NO_BYTES: Final = RangeSpec(suffix=0)
 
 @dataclass(slots=True)
 class ReaderParts:
-    """What the reader works with; made once by the engine."""
+    """What the reader works with; made once by the engine. `has_failed` says that writes are refused since the disk failed."""
 
     index: RowSource
     applier: Applier
@@ -76,6 +79,7 @@ class ReaderParts:
     supply: Supply
     epoch: int
     trusted_epoch: int
+    has_failed: Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,7 @@ class Reader:
     ) -> Opened | None:
         freshness = self._freshness(name)
         now_s = self._parts.clock.wall_s()
-        trusted_epoch = self._parts.trusted_epoch
+        trusted_epoch = NO_EPOCH_TRUSTED if self._parts.has_failed() else self._parts.trusted_epoch
         if judge(record, freshness, now_s, trusted_epoch) is Verdict.FRESH:
             return self._held(name, record, part, CacheResult.HIT)
         is_covered = may_serve_stale(record, freshness, now_s, trusted_epoch)

@@ -18,6 +18,7 @@ clean records that were validated before it are validated again before their fir
 
 import logging
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,7 +47,7 @@ from storage.journal_files import remove_files
 from storage.journal_format import JOURNAL_DIRECTORY, journal_path
 from storage.journal_log import JournalLog, SealedFile
 from storage.journal_scan import JournalScan, scan, settle
-from storage.layout import SEGMENTS_DIRECTORY, Layout, mark_begun, open_layout, take_lock
+from storage.layout import PROBE_PATH, ROOT, SEGMENTS_DIRECTORY, Layout, mark_begun, open_layout, take_lock
 from storage.mutations import POINTER_PREFIX
 from storage.records import (
     FORMAT,
@@ -61,9 +62,11 @@ from storage.records import (
 )
 from storage.rows import EPOCH, RESERVED_IDS, decode_dirty, decode_facts, decode_segment, decode_upload
 
-__all__ = ["IndexHome", "Recovered", "RecoveryParts", "recover"]
+__all__ = ["IndexHome", "Recovered", "RecoveryParts", "probe_disk", "recover"]
 
 log = logging.getLogger(__name__)
+
+PROBE_BYTES: Final = bytes(4096)
 
 _SEGMENT_ID: Final = re.compile("[0-9a-f]{16}")
 
@@ -112,12 +115,16 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryParts:
-    """What recovery works with."""
+    """What recovery works with.
+
+    `lock` is None at a start; an engine that re-opens holds it, and goes on to hold it where that fails.
+    """
 
     filesystem: Filesystem
     index_home: IndexHome
     origin: str
     fresh_instance_id: bytes
+    lock: Lock | None = None
 
 
 def recover(parts: RecoveryParts) -> Recovered:
@@ -129,7 +136,7 @@ def recover(parts: RecoveryParts) -> Recovered:
         DamagedError: It contradicts itself in a way that must not be repaired silently.
         DiskFullError, DiskFailedError, UnknownOutcomeError: The disk refused; try again.
     """
-    lock = take_lock(parts.filesystem)
+    lock = parts.lock or take_lock(parts.filesystem)
     try:
         layout = open_layout(parts.filesystem, origin=parts.origin, fresh_instance_id=parts.fresh_instance_id)
         scanned = _accept_journal(parts, layout)
@@ -140,11 +147,37 @@ def recover(parts: RecoveryParts) -> Recovered:
             opened.index.close()
             raise
     except OSError as error:
-        lock.close()
+        _let_go(parts, lock)
         raise disk_error(error, "recovery") from error
     except BaseException:
-        lock.close()
+        _let_go(parts, lock)
         raise
+
+
+def _let_go(parts: RecoveryParts, lock: Lock) -> None:
+    if parts.lock is None:
+        lock.close()
+
+
+def probe_disk(filesystem: Filesystem) -> None:
+    """Look whether the disk takes a file, its bytes, their sync and its name again. Blocks.
+
+    Raises:
+        DiskFullError, DiskFailedError: It does not.
+    """
+    try:
+        with suppress(FileNotFoundError):
+            filesystem.unlink(PROBE_PATH)
+        file = filesystem.create(PROBE_PATH)
+        try:
+            file.pwrite(0, PROBE_BYTES)
+            file.fdatasync()
+        finally:
+            file.close()
+        filesystem.unlink(PROBE_PATH)
+        filesystem.sync_directory(ROOT)
+    except OSError as error:
+        raise disk_error(error, "a write to see whether the disk is good again") from error
 
 
 # --- step 2 ----------------------------------------------------------------------------------------------------------

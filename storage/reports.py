@@ -9,6 +9,7 @@ import msgspec
 from storage import keys
 from storage.assembly import Components, EngineParts
 from storage.dirty_rows import DirtyRows
+from storage.errors import StorageError
 from storage.family import Family
 from storage.flush import FlushPlanner
 from storage.flush_events import BarrierBlocked, Remaining, Scope
@@ -109,9 +110,14 @@ def _blocked_line(one: Remaining, planner: FlushPlanner, rows: DirtyRows) -> Pen
 
 
 def status_report(
-    parts: EngineParts, recovered: Recovered, components: Components, *, is_draining: bool
+    parts: EngineParts,
+    recovered: Recovered,
+    components: Components,
+    *,
+    is_draining: bool,
+    reopening: str = "",
 ) -> StatusReport:
-    """Say how the engine is, from what is in memory and the quarantined rows."""
+    """Say how the engine is, from what is in memory and the quarantined rows; `reopening` is how that stands, if it is due."""
     flush = components.planner.status()
     stats, now_s = parts.stats, parts.clock.monotonic_s()
     oldest_at_s = flush.oldest_acknowledged_at_s
@@ -126,13 +132,13 @@ def status_report(
         pending_objects=flush.pending_objects,
         pending_bytes=flush.pending_bytes,
         oldest_pending_s=0.0 if oldest_at_s is None else max(0.0, parts.clock.wall_s() - oldest_at_s),
-        quarantined=quarantined_lines(components.dirty_rows, components.planner, QUARANTINED_SHOWN_MAX),
+        quarantined=_quarantined(components),
         suspended_buckets=tuple(
             (name, components.planner.suspension_of(name)) for name in flush.suspended_buckets
         ),
         open_uploads=components.state.open_uploads,
         is_writable=not components.state.failure,
-        failure=components.state.failure,
+        failure="; ".join(filter(None, (components.state.failure, reopening))),
         origin_requests=counters.requests_total,
         origin_throttled=parts.limiter.throttled_total,
         hit_ratio_requests=stats.hit_ratio_requests(now_s),
@@ -142,7 +148,17 @@ def status_report(
             PointerLine(one.target.bucket, one.target.prefix, one.source, one.generation)
             for one in components.pointers.shown()
         ),
+        unreadable=components.unreadable.lines(QUARANTINED_SHOWN_MAX),
+        reopenings=stats.reopenings["done"],
     )
+
+
+def _quarantined(components: Components) -> tuple[PendingLine, ...]:
+    try:
+        return quarantined_lines(components.dirty_rows, components.planner, QUARANTINED_SHOWN_MAX)
+    except StorageError:
+        # The rows cannot be read while the index is re-opened; all else can be told.
+        return ()
 
 
 def update_levels(parts: EngineParts, components: Components) -> None:

@@ -259,7 +259,11 @@ class PublishReport(msgspec.Struct, frozen=True):
 class StatusReport(msgspec.Struct, frozen=True):
     """What `forebay status` shows.
 
-    `settings_failure`, why the last reload of the settings was refused, is the gateway's to fill in; "" where none was.
+    Attributes:
+        failure: Why writes are refused, and how re-opening the directory stands; "" while they are accepted.
+        unreadable: Acknowledged objects whose bytes can be read neither here nor at the origin, each with the reason.
+        reopenings: How often the directory was opened again after a failure of its disk.
+        settings_failure: Why the last reload of the settings was refused; the gateway's to fill in, "" where none was.
     """
 
     instance_id: str
@@ -283,3 +287,5 @@ class StatusReport(msgspec.Struct, frozen=True):
     is_draining: bool = False
     settings_failure: str = ""
     pointers: tuple[PointerLine, ...] = ()
+    unreadable: tuple[tuple[str, str], ...] = ()
+    reopenings: int = 0

@@ -18,6 +18,10 @@ the other, and a failed one poisons the segment, which is never synced or append
 Pins. Whoever reads the index and then a segment pins it in the same synchronous step. A file is unlinked, and its descriptor closed,
 only when nothing is pinned and no call is under way, as a number of a closed descriptor may come to mean another file.
 
+Re-opening. An engine that re-opens its directory adopts it with a new store; the old one is retired. It gives out, writes and syncs
+nothing more, and goes on for who has pinned something in it, each block checked anew: what this process wrote before a sync failed may
+read back as something else. The new store unlinks nothing that is pinned in the one before.
+
 Threads. `reserve`, `settle`, `pin`, `remove`, `reader` and the questions are called in the event loop, and do not wait; the others
 block and run in worker threads. One lock guards the tables and is never held over a call to the file system, but for closing.
 """
@@ -98,8 +102,23 @@ class Pin:
 class SegmentStore:
     """All segments of one cache directory. `adopt` comes first."""
 
-    def __init__(self, filesystem: Filesystem, limits: SegmentLimits, take_id: Callable[[], int]) -> None:
-        """`take_id` gives an id never given before, without waiting; what it raises passes through `reserve`."""
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        limits: SegmentLimits,
+        take_id: Callable[[], int],
+        predecessor: "SegmentStore | None" = None,
+    ) -> None:
+        """Make a store of a directory that is still to be adopted.
+
+        Args:
+            filesystem: Where the files are.
+            limits: The bounds.
+            take_id: Gives an id never given before, without waiting; what it raises passes through `reserve`.
+            predecessor: The retired store of the same directory, whose pins count here too.
+        """
+        self._predecessor = predecessor
+        self._is_retired = False
         self._filesystem = filesystem
         self._limits = limits
         self._take_id = take_id
@@ -175,6 +194,40 @@ class SegmentStore:
             self._readers.clear()
         for file in files:
             file.close()
+        if self._predecessor is not None:
+            self._predecessor.close()
+
+    def retire(self) -> None:
+        """Give out, write and sync nothing more, for good; see the head of this module. What is under way in a thread goes on."""
+        with self._lock:
+            self._is_retired = True
+            for segment in tuple(self._segments.values()):
+                segment.is_own = False
+                self._verified.forget(segment.segment_id)
+                self._seal(segment)
+            self._close_if_unused()
+
+    @property
+    def has_pins(self) -> bool:
+        """Whether somebody reads any segment, here or in the stores before."""
+        with self._lock:
+            if any(segment.pins or segment.calls for segment in self._segments.values()):
+                return True
+        return self._predecessor is not None and self._predecessor.has_pins
+
+    def is_pinned(self, segment_id: int) -> bool:
+        """Whether somebody reads a segment, here or in the stores before."""
+        with self._lock:
+            segment = self._segments.get(segment_id)
+            if segment is not None and (segment.pins or segment.calls):
+                return True
+        return self._predecessor is not None and self._predecessor.is_pinned(segment_id)
+
+    def _close_if_unused(self) -> None:
+        """Close a retired store's descriptors once nothing is pinned; the lock is held."""
+        if self._is_retired and not any(segment.pins for segment in self._segments.values()):
+            while self._readers:
+                self._readers.popitem()[1].close()
 
     # --- space -------------------------------------------------------------------------------------------------------
 
@@ -206,9 +259,11 @@ class SegmentStore:
 
         Raises:
             DiskFullError: It would pass the capacity, or touch the disk's reserve.
+            DiskFailedError: The store is retired.
         """
         segment_bytes = self._limits.segment_bytes
         with self._lock:
+            self._refuse_if_retired()
             current = self._open.get(stream)
             room_bytes = segment_bytes - current.end if current else 0
             pieces = tuple(cut_body(length, room_bytes=room_bytes, segment_bytes=segment_bytes))
@@ -216,6 +271,10 @@ class SegmentStore:
             self._space.check(length, growth, self._open_tails_bytes())
             new_ids = [self._take_id() for piece in pieces if piece.opens_segment]
             return self._place(stream, pieces, iter(new_ids))
+
+    def _refuse_if_retired(self) -> None:
+        if self._is_retired:
+            raise DiskFailedError("the segments take no more bytes: the cache directory is being re-opened")
 
     def _open_tails_bytes(self) -> int:
         return sum(self._limits.segment_bytes - segment.end for segment in self._open.values())
@@ -309,6 +368,7 @@ class SegmentStore:
 
     def _begin_write(self, reservation: Reservation) -> Segment:
         with self._lock:
+            self._refuse_if_retired()
             segment = self._segments.get(reservation.segment_id)
             if segment is None or reservation.offset not in segment.held:
                 raise SegmentGoneError(f"{reservation} is settled")
@@ -390,7 +450,7 @@ class SegmentStore:
     def _sync_bytes(self, segment: Segment) -> None:
         with segment.io_lock:
             with self._lock:
-                if segment.is_poisoned:
+                if segment.is_poisoned or self._is_retired:
                     raise UnknownOutcomeError(f"segment {segment.segment_id:x}: a sync of it failed before")
                 writes = segment.writes
                 if writes == segment.synced:
@@ -455,6 +515,8 @@ class SegmentStore:
                 assert segment.pins >= 0, f"segment {segment.segment_id:x} was unpinned too often"
             if len(self._readers) > self._limits.readers_max:
                 self._close_surplus_readers()
+            if self._is_retired:
+                self._close_if_unused()
 
     def reader(self, segment_id: int) -> File:
         """Give an open descriptor of a segment, or journal file, that the caller has pinned; valid while it is, and not to be closed.
@@ -534,7 +596,7 @@ class SegmentStore:
         is_right = block_matches(location, block, data)
         if is_right:
             with self._lock:
-                if location.segment_id in self._segments:
+                if location.segment_id in self._segments and not self._is_retired:
                     self._verified.add(location, block)
         return is_right
 
@@ -573,11 +635,16 @@ class SegmentStore:
 
     def take_removable(self) -> list[int]:
         """Give the removed segments that nobody uses, each once, for `unlink`. They cannot be pinned from here on."""
+        before = self._predecessor
+        if before is not None and not before.has_pins:
+            before = self._predecessor = None
         with self._lock:
             free = [
                 segment_id
                 for segment_id in self._removed
-                if not self._segments[segment_id].pins and not self._segments[segment_id].calls
+                if not self._segments[segment_id].pins
+                and not self._segments[segment_id].calls
+                and (before is None or not before.is_pinned(segment_id))
             ]
             self._removed.difference_update(free)
             for segment_id in free:

@@ -20,6 +20,7 @@ from storage.commit import Commit
 from storage.conflict_rules import UNCONDITIONAL, Condition
 from storage.errors import (
     DirtyBytesLostError,
+    DiskFailedError,
     NoSuchKeyError,
     NoSuchUploadError,
     OriginError,
@@ -149,6 +150,12 @@ class Sender:
         if entry.origin_upload_id:
             name = ObjectName(entry.bucket, entry.key)
             self._uploads[entry.sequence] = OriginUpload(name, entry.origin_upload_id)
+
+    def take_over(self, before: "Sender") -> tuple[int, ...]:
+        """Learn of the uploads that another sender of this process knew; give the sequences that were not known here."""
+        new = {sequence: one for sequence, one in before._uploads.items() if sequence not in self._uploads}  # noqa: SLF001  of the same class
+        self._uploads |= new
+        return tuple(new)
 
     def upload_ids(self) -> frozenset[str]:
         """Name the uploads at the origin that are our own."""
@@ -323,8 +330,8 @@ class Sender:
     async def _read_block(self, location: Location, block: int) -> bytes:
         try:
             return await self._parts.workers.run(self._read_checked, location, block)
-        except SegmentGoneError as error:
-            raise DirtyBytesLostError(f"segment {location.segment_id:x} is gone with dirty bytes") from error
+        except (SegmentGoneError, DiskFailedError) as error:
+            raise DirtyBytesLostError(str(error)) from error
 
     def _read_checked(self, location: Location, block: int) -> bytes:
         start = block * BLOCK_BYTES

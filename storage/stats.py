@@ -165,6 +165,8 @@ class Stats:
         cache_bytes: Bytes handed to readers, by source `cache` or `origin`.
         evicted_bytes: Bytes that reclaim dropped, by reason.
         flushed: Finished flush attempts by result: `done`, `retried`, `quarantined`, `superseded`.
+        reopenings: How often the cache directory was opened again after a failure of its disk, by result: `done`, `failed`.
+        unreadable_dirty_objects: Acknowledged objects whose bytes are neither readable here nor at the origin.
         oldest_pending_at_s: Wall time of the oldest acknowledgement not yet at the origin; 0 without one.
         origin: Set by the engine once the origin's client exists.
         limiter: Likewise.
@@ -183,6 +185,8 @@ class Stats:
         self.pending_bytes = 0
         self.oldest_pending_at_s = 0.0
         self.quarantined_objects = 0
+        self.unreadable_dirty_objects = 0
+        self.reopenings: Final[Counter[str]] = Counter(done=0, failed=0)
         self.origin: OriginFigures | None = None
         self.limiter: LimiterFigures | None = None
         self._hit_requests = RatioWindow()

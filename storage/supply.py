@@ -15,6 +15,7 @@ from storage.cached import AddExtents, DropExtents, ForgetVersion
 from storage.clock import Clock
 from storage.errors import (
     DiskFailedError,
+    EngineClosedError,
     NoSuchKeyError,
     ObjectChangedError,
     OriginRefusedError,
@@ -31,6 +32,7 @@ from storage.rows import RowSource, decode_object, read_extents_in
 from storage.segments import SegmentStore
 from storage.stats import Stats
 from storage.types import BLOCK_BYTES, ByteRange, Checksum, Extent, ObjectName
+from storage.unreadable import Unreadable
 from storage.workers import Workers
 
 INDEX_FAILURES: Final = (UnknownOutcomeError, DiskFailedError)
@@ -63,6 +65,7 @@ class SupplyParts:
     make_room: Callable[[int], Awaitable[bool]]
     piece_bytes: int
     keep_bytes_max: int
+    unreadable: Unreadable
 
 
 class Supply:
@@ -71,6 +74,8 @@ class Supply:
     def __init__(self, parts: SupplyParts) -> None:
         self._parts = parts
         self._fills = FillTable()
+        self._has_ended_fills = False
+        self._is_retired = False
         self._fill_parts = FillParts(parts.segments, parts.workers, parts.make_room, parts.piece_bytes)
         self.body_parts: Final = BodyParts(self, parts.segments, self._fills, parts.workers)
 
@@ -86,7 +91,7 @@ class Supply:
 
     def hold(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Held:
         """Read what is known and present of `span` of a version now, and pin it; see `bodies.VersionSource`."""
-        present = self.record(name)
+        present = None if self._is_retired else self.record(name)
         if present is not None and present.version_id == record.version_id:
             held = self.held(name, present, span)
             if held is not None:
@@ -100,7 +105,13 @@ class Supply:
 
         Extents that are not in the row itself are read after it, and the writer thread goes on: so they count only
         if the row, read once more, is still of the version.
+
+        Raises:
+            EngineClosedError: The supply is retired.
+            OverloadedError: The rows were changed all the time.
         """
+        if self._is_retired:
+            raise EngineClosedError("the cache directory was re-opened; ask again", retry_after_s=1.0)
         for _ in range(READS_MAX):
             if not record.extents_spilled:
                 return self._pinned(record, record.extents, ByteRange(0, record.size))
@@ -158,6 +169,8 @@ class Supply:
         self, name: ObjectName, record: ObjectRecord, span: ByteRange, told: tuple[Checksum, ...]
     ) -> Fill | None:
         """Reserve the room for a fill; None where the span is not to be kept, or is on its way already."""
+        if self._has_ended_fills:
+            return None
         use = self._use(name, record, span)
         if span.length > self._parts.keep_bytes_max or not self._parts.eviction.should_admit(use):
             return None
@@ -205,10 +218,21 @@ class Supply:
 
     async def _quietly(self, change: AddExtents | DropExtents | ForgetVersion) -> bool:
         """Change clean rows; where the index takes no writes, do without: the next start asks the origin again."""
+        if self._is_retired:
+            return False
         try:
             return await self._parts.applier.change(change)
         except INDEX_FAILURES:
             return False
+
+    def note_unreadable(self, name: ObjectName, record: ObjectRecord, why: str) -> None:
+        """Raise the alarm, where the version is still the newest; see `bodies.VersionSource`."""
+        if self._is_retired:
+            # The next life's readers and flush look for themselves.
+            return
+        newest = self.record(name)
+        if newest is not None and newest.version_id == record.version_id:
+            self._parts.unreadable.note(name, why)
 
     def note_read(
         self, name: ObjectName, record: ObjectRecord, span: ByteRange, segment_id: int | None
@@ -229,6 +253,18 @@ class Supply:
     async def close(self) -> None:
         """End all fills and begin no more."""
         await self._fills.close()
+
+    async def end_fills(self) -> None:
+        """End all fills, and have what is missing streamed from the origin from here on, without keeping it."""
+        self._has_ended_fills = True
+        await self._fills.close(DiskFailedError("the cache directory is being re-opened"))
+
+    def retire(self) -> None:
+        """Open nothing more: the directory has another engine's life by now. Bodies that were begun go on by what they hold.
+
+        What they lack they stream from the origin; a version that only the gateway had, and that they do not hold, is cut.
+        """
+        self._has_ended_fills = self._is_retired = True
 
 
 def _in_blocks(span: ByteRange) -> ByteRange:

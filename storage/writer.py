@@ -239,7 +239,7 @@ class Writer:
         async with write_turn(self._parts.facts, self._parts.queue, name):
             base = await self._parts.conflicts.base(name)
             entry = self._entry(name, None, base, self._parts.clock.wall_s(), credential_id)
-            with self._parts.generations.writing(name):
+            with self._parts.inlet.watching_disk(), self._parts.generations.writing(name):
                 await self._parts.commit.commit(Tombstone(FORMAT, entry))
 
     # --- write-through -----------------------------------------------------------------------------------------------

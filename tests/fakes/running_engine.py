@@ -24,7 +24,7 @@ from storage.origin.client import OriginClient
 from storage.origin.control import ControlLane
 from storage.origin.credentials import Credentials, CredentialSource, StaticCredentials
 from storage.origin.endpoint import OriginSettings
-from storage.origin.facts import FactsSource
+from storage.origin.facts import BucketQuestions, FactsSource
 from storage.origin.limiter import LimiterSettings
 from storage.policy import Policy, PolicyTable
 from storage.recovery import IndexHome
@@ -64,6 +64,26 @@ class FakeIndexHome:
     def destroy(self) -> None:
         """Begin an empty index."""
         self.index = FakeIndex()
+
+
+class PlainBuckets:
+    """Says of every bucket that it is there and plain, without the second it takes to load the SDK that asks an origin."""
+
+    async def head_bucket(self, _bucket: str) -> str:
+        """Give a region."""
+        return "us-east-1"
+
+    async def get_bucket_versioning(self, _bucket: str) -> str:
+        """Give none."""
+        return ""
+
+    async def get_bucket_encryption(self, _bucket: str) -> str:
+        """Give none."""
+        return ""
+
+    async def get_object_lock_configuration(self, _bucket: str) -> bool:
+        """Give none."""
+        return False
 
 
 class BytesContent:
@@ -182,6 +202,7 @@ async def running_engine(
     limits: LimiterSettings | None = None,
     credentials: CredentialSource | None = None,
     object_checksums: Callable[[tuple[Checksum, ...], int | None], ObjectChecksums] | None = None,
+    questions: BucketQuestions | None = None,
     seed: int = 1,
 ) -> AsyncIterator[RunningEngine]:
     """Run an engine, with bucket `BUCKET` at its origin, for the length of the block; a given `origin` is running already."""
@@ -222,7 +243,7 @@ async def running_engine(
                 index_home=index_home,
                 origin=client,
                 control=control,
-                facts=FactsSource(control, clock),
+                facts=FactsSource(questions or control, clock),
                 limiter=limiter,
                 clock=clock,
                 rng=rng,

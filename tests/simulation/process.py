@@ -3,12 +3,13 @@
 import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from storage.assembly import EngineParts, EngineSettings, EngineWorkers
 from storage.engine import Engine
 from storage.filesystem import Filesystem
 from storage.flush_events import FlushSettings
+from storage.life import Life
 from storage.origin.admission import Limiter
 from storage.origin.client import OriginClient
 from storage.origin.endpoint import OriginSettings
@@ -28,16 +29,21 @@ FLUSH: Final = FlushSettings(concurrency=3, deletes_max=4)
 ORIGIN: Final = OriginSettings(endpoint_url="http://origin")
 
 
-class SimEngine(Engine):
-    """The engine with rarer duties: what comes every quarter of a second would take all of the time of an outage of hours."""
+class SimLife(Life):
+    """A life with rarer duties: what comes every quarter of a second would take all of the time of an outage of hours."""
 
-    def _upkeep(self) -> Upkeep:
-        components = self._components
+    def upkeep(self, count_levels: Callable[[], None]) -> Upkeep:
+        """Give the duties."""
+        components = self.components
+
+        async def count() -> None:
+            count_levels()
+
         return Upkeep(
-            self._parts.clock,
+            self.parts.clock,
             (
-                Duty("reserve ids", 20.0, self._reserve_ids),
-                Duty("count levels", 40.0, self._count_levels, needs_writes=False),
+                Duty("reserve ids", 20.0, self.reserve_ids),
+                Duty("count levels", 40.0, count, needs_writes=False),
                 Duty("checkpoint", 30.0, components.applier.checkpoint),
                 Duty(
                     "expire uploads", 900.0, lambda: components.uploads.expire(upload_ttl_s=7 * 24 * 3600.0)
@@ -46,6 +52,12 @@ class SimEngine(Engine):
             ),
             lambda: not components.state.failure,
         )
+
+
+class SimEngine(Engine):
+    """An engine of such lives."""
+
+    life_type: ClassVar[type[Life]] = SimLife
 
 
 def make_parts(

@@ -289,6 +289,18 @@ def test_a_status_says_why_when_writes_are_refused() -> None:
     assert lines[0] == "read-only: a sync failed"
 
 
+def test_a_status_shows_what_the_disk_has_lost() -> None:
+    """Unreadable objects are named with the reason, and re-openings counted."""
+    report = replace(
+        FakeStore().status(), unreadable=(("s3://bucket/key", "segment 2 is gone"),), reopenings=3
+    )
+
+    lines = status_lines(report)
+
+    assert "unreadable  s3://bucket/key: segment 2 is gone" in lines
+    assert "re-opened   3 times since the start, after failures of the disk" in lines
+
+
 def test_a_delete_is_told_from_a_put_when_it_is_pending() -> None:
     """A tombstone has no size."""
     line = replace(LINE, is_tombstone=True)

@@ -93,6 +93,7 @@ class Source:
         self.room_asked = 0
         self.room_given = False
         self.forgotten = 0
+        self.alarms: list[str] = []
         self.dropped: list[Location] = []
         self.is_drop_refused = False
         self.open_streams = 0
@@ -192,6 +193,11 @@ class Source:
         """Forget the version."""
         assert (name, record.version_id) == (NAME, 1)
         self.forgotten += 1
+
+    def note_unreadable(self, name: ObjectName, record: ObjectRecord, why: str) -> None:
+        """Remember the alarm."""
+        assert (name, record.version_id) == (NAME, 1)
+        self.alarms.append(why)
 
     def note_read(
         self, _name: ObjectName, _record: ObjectRecord, _span: ByteRange, segment_id: int | None

@@ -804,3 +804,65 @@ def test_descriptors_when_segments_fill_up(tmp_path: Path, descriptors: Callable
     assert (open_while_held, descriptors()) == (2, 1)
     store.close()
     assert descriptors() == 0
+
+
+# --- Re-opening ------------------------------------------------------------------------------------------------------
+
+
+def test_a_retired_store_takes_nothing_more(store: SegmentStore) -> None:
+    """No space, no byte, no sync: the directory is another store's."""
+    (held,) = store.reserve(10, DIRTY)
+    location = put(store, b"x" * 10)
+    store.retire()
+
+    with pytest.raises(DiskFailedError):
+        store.reserve(10, DIRTY)
+    with pytest.raises(DiskFailedError):
+        store.write(held, 0, b"1")
+    with pytest.raises(UnknownOutcomeError):
+        store.sync([location.segment_id])
+
+
+def test_a_retired_store_trusts_nothing_that_this_process_wrote(store: SegmentStore) -> None:
+    """What it wrote before a sync failed may read back as something else, so each block is checked each time."""
+    location = put(store, b"x" * 10)
+    before = store.is_verified(location, 0)
+    store.retire()
+
+    is_right = store.verify_block(location, 0)
+
+    assert (before, is_right, store.is_verified(location, 0)) == (True, True, False)
+
+
+def test_nothing_is_unlinked_that_is_pinned_in_the_store_before(
+    disk: FakeFilesystem, store: SegmentStore
+) -> None:
+    """A body begun before a re-opening reads on; what it had pinned goes when it ends."""
+    location = put(store, b"x" * 10)
+    pin = store.pin([location.segment_id])
+    store.retire()
+    limits = SegmentLimits(4 * MIB, 64 * MIB)
+    after = SegmentStore(disk, limits, count(100).__next__, predecessor=store)
+    after.adopt(frozenset())
+
+    while_pinned = after.take_removable()
+    data = store.read(location, 0, 10)
+    pin.release()
+
+    assert (while_pinned, data) == ([], b"x" * 10)
+    assert after.take_removable() == [location.segment_id]
+
+
+def test_a_retired_store_closes_its_files_when_nobody_reads_any_more(store: SegmentStore) -> None:
+    """Descriptors of a store that was replaced do not pile up."""
+    location = put(store, b"x" * 10)
+    pin = store.pin([location.segment_id])
+    file = store.reader(location.segment_id)
+    store.retire()
+    read = file.pread(0, 10)
+
+    pin.release()
+
+    assert read == b"x" * 10
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.pread(0, 10)
