@@ -23,7 +23,6 @@ The fault model:
 Not modelled: bytes that change by themselves (`replace_contents` does it by hand), reads torn by a write at the same time.
 """
 
-import copy
 import errno
 import os
 import random
@@ -317,18 +316,15 @@ class FakeFilesystem:
     def kill_clone(self) -> "FakeFilesystem":
         """Give a file system as after a SIGKILL now: nothing is lost, nothing more is durable."""
         with self._lock:
-            return self._clone(copy.deepcopy(self._tree))
+            return self._clone(self._tree.copied())
 
-    def contents(self, path: str) -> bytes:
-        """The bytes of a file, without a call."""
-        return bytes(self._inode(path).data)
+    def contents(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+        """The bytes `[start, stop)` of a file, all by default, without a call."""
+        return bytes(self._inode(path).data[start:stop])
 
     def replace_contents(self, path: str, data: bytes | bytearray) -> None:
         """Put other bytes into a file, durably and without a call: damage."""
-        inode = self._inode(path)
-        inode.data[:] = data
-        inode.durable[:] = data
-        inode.pending.clear()
+        self._inode(path).replace(data)
 
     # --- for FakeFile ---
 
