@@ -203,7 +203,12 @@ class Cutter:
         if index is None or self.draws.random() < lost_index:
             return left, None
         # After a clean stop what is cached is trusted, so there an older index is no state that a power cut leaves.
-        if isinstance(index, CutIndex) and index.copies and not self.is_stopped and self.draws.random() < 0.15:
+        if (
+            isinstance(index, CutIndex)
+            and index.copies
+            and not self.is_stopped
+            and self.draws.random() < 0.15
+        ):
             return left, self.draws.choice(index.copies).kill_clone()
         batches = index.batches_after_checkpoint
         kept = self.draws.choice([0, self.draws.randint(0, batches), batches]) if is_power_cut else batches

@@ -222,8 +222,10 @@ class Tree:
         def rebuild(old: Directory) -> Directory:
             new = Directory()
             for name, node in names[id(old)].items():
-                is_directory = isinstance(node, Directory)
-                new.entries[name] = rebuild(node) if is_directory else node.crashed(draws, keep_probability)
+                if isinstance(node, Directory):
+                    new.entries[name] = rebuild(node)
+                else:
+                    new.entries[name] = node.crashed(draws, keep_probability)
             new.durable.update(new.entries)
             return new
 

@@ -300,9 +300,11 @@ class FakeFilesystem:
         chosen = frozenset(operations) or CHANGING
         self._faults.append(_Fault(chosen, when, nth, error_number, is_persistent, written_share))
 
-    def heal(self) -> None:
-        """Forget all faults."""
+    def heal(self) -> bool:
+        """Forget all faults; True where any has struck."""
+        has_struck = any(fault.calls_left <= 0 for fault in self._faults)
         self._faults.clear()
+        return has_struck
 
     def halt_at(self, nth: int) -> None:
         """Let the n-th changing call from now be the last: it takes effect and raises Halted."""

@@ -1,0 +1,375 @@
+"""One call of the disk, the index or the origin fails while an engine does one thing: what is there afterwards?
+
+A `Stage` is a directory and an origin in a known state, `CONTENT`. For each trial the stage is copied, the n-th call of a
+kind fails, a `Deed` is done, and what clients see is compared with the state before it and the state after it: in the
+engine that met the failure, and in engines that start from what a SIGKILL and a power cut right after it leave. Then
+everything is flushed, and the origin must hold the same.
+"""
+
+import asyncio
+import copy
+import errno
+import hashlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from storage.errors import (
+    DiskFailedError,
+    DiskFullError,
+    NoSuchKeyError,
+    NoSuchUploadError,
+    OverloadedError,
+    StorageError,
+    UnknownOutcomeError,
+)
+from storage.flush_events import FlushSettings
+from storage.listing import ListQuery
+from storage.policy import Policy
+from storage.records import FORMAT, BucketFacts, FactsLearnt
+from storage.requests import CompletedPart, UploadRequest
+from storage.types import MIB, ObjectName
+from storage.upkeep import CHECKPOINT_EVERY_S, COMPACT_EVERY_S, EXPIRE_EVERY_S, TURN_S
+from tests.fakes.filesystem import FakeFilesystem, Operation
+from tests.fakes.index import FakeIndex
+from tests.fakes.origin_faults import Fault
+from tests.fakes.origin_store import Bucket, Upload
+from tests.fakes.paused_origin import PausedOrigin
+from tests.fakes.running_engine import (
+    BUCKET,
+    BytesContent,
+    FakeIndexHome,
+    RunningEngine,
+    ShiftedClock,
+    running_engine,
+)
+
+CALLS_MAX: Final = 200
+"""No deed takes so many calls: the loop over n would not end."""
+
+HELD: Final = Policy(flush_delay_s=3600.0)
+"""Nothing is flushed before a barrier asks for it."""
+
+QUICK: Final = FlushSettings(origin_timeout_s=0.02, retry_s_min=0.002, retry_s_max=0.01, probe_s_min=0.01)
+
+OWN_PACE: Final = frozenset({TURN_S, CHECKPOINT_EVERY_S, EXPIRE_EVERY_S, COMPACT_EVERY_S})
+PAUSE_S_MAX: Final = 0.002
+
+LONG: Final = random.Random(1).randbytes(2 * MIB + 200_000)
+PARTS: Final = (random.Random(2).randbytes(5 * MIB), b"the last part")
+JOINED_ETAG: Final = f"{hashlib.md5(b''.join(hashlib.md5(part).digest() for part in PARTS)).hexdigest()}-2"
+CONTENT: Final[dict[str, bytes | None]] = {
+    "block": b"block" * 20_000,
+    "clean": b"clean" * 200,
+    "gone": None,
+    "joined": None,
+    "long": None,
+    "new": None,
+    "tiny": b"tiny",
+}
+
+State = dict[str, bytes | None | tuple[str, ...]]
+"""What clients see: objects by key, and under `UPLOAD` the ETags of the open upload's parts; None once it has ended."""
+
+UPLOAD: Final = "?upload"
+
+
+class BriskClock(ShiftedClock):
+    """A clock on which retries come at once; upkeep keeps its pace."""
+
+    async def sleep(self, wait_s: float) -> None:
+        """Sleep, but not long."""
+        await super().sleep(wait_s if wait_s in OWN_PACE else min(wait_s, PAUSE_S_MAX))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One way in which calls fail. Which calls count is said by `operations`, or they are those of the index."""
+
+    name: str
+    operations: frozenset[Operation] = frozenset()
+    error_number: int = errno.EIO
+    written_share: float = 0.0
+    index_call: str = ""
+
+    def plant(self, filesystem: FakeFilesystem, index: FakeIndex, nth: int, *, is_persistent: bool) -> None:
+        """Let the n-th call from now fail, once or with all that follow."""
+        if self.index_call == "write":
+            index.fail_write(nth, is_persistent=is_persistent)
+        elif self.index_call == "checkpoint":
+            index.fail_checkpoint(nth, is_persistent=is_persistent)
+        else:
+            filesystem.fail(
+                *self.operations,
+                nth=nth,
+                error_number=self.error_number,
+                is_persistent=is_persistent,
+                written_share=self.written_share,
+            )
+
+
+SYNCS: Final = frozenset({Operation.FDATASYNC, Operation.SYNC_DIRECTORY})
+GROWS: Final = frozenset({Operation.CREATE, Operation.MAKE_DIRECTORY, Operation.PWRITE, Operation.RENAME})
+DISK_KINDS: Final = (
+    Kind("an I/O error", frozenset(Operation) - SYNCS),
+    Kind("no space", GROWS, errno.ENOSPC),
+    Kind("a short write", frozenset({Operation.PWRITE}), errno.ENOSPC, 0.5),
+    Kind("a failed sync", SYNCS),
+)
+INDEX_KINDS: Final = (
+    Kind("a failed index write", index_call="write"),
+    Kind("a failed checkpoint", index_call="checkpoint"),
+)
+KINDS: Final = DISK_KINDS + INDEX_KINDS
+
+
+@dataclass(frozen=True)
+class Deed:
+    """One thing that an engine does.
+
+    Attributes:
+        act: Does it; returns once it is acknowledged.
+        changes: By how the state after it differs from the one before.
+        ends_upload: The upload is completed after the restart, for the first time or again.
+    """
+
+    act: Callable[[RunningEngine, "Stage"], Awaitable[None]]
+    changes: State = field(default_factory=dict)
+    ends_upload: bool = False
+
+
+@dataclass(frozen=True)
+class OriginState:
+    """What an origin holds at one time."""
+
+    buckets: dict[str, Bucket]
+    uploads: dict[str, Upload]
+
+    @classmethod
+    def of(cls, origin: PausedOrigin) -> "OriginState":
+        """Remember it."""
+        return cls(copy.deepcopy(origin.store.buckets), copy.deepcopy(origin.store.uploads))
+
+
+@dataclass
+class Stage:
+    """A directory and an origin in a known state; each trial works on a copy."""
+
+    origin: PausedOrigin
+    filesystem: FakeFilesystem
+    index: FakeIndex
+    upload_id: str
+    etags: tuple[str, ...]
+    at_first: "OriginState"
+
+    @property
+    def state(self) -> State:
+        """What clients see."""
+        return {**CONTENT, UPLOAD: self.etags}
+
+    def reset(self, origin: "OriginState | None" = None) -> None:
+        """Let the origin be as it was at the beginning, or at another time, and fail no more."""
+        state = origin or self.at_first
+        self.origin.faults.clear()
+        self.origin.store.buckets = copy.deepcopy(state.buckets)
+        self.origin.store.uploads = copy.deepcopy(state.uploads)
+
+    @asynccontextmanager
+    async def engine(self, filesystem: FakeFilesystem, index: FakeIndex) -> AsyncIterator[RunningEngine]:
+        """Run an engine over a directory."""
+        async with running_engine(
+            origin=self.origin,
+            filesystem=filesystem,
+            index_home=FakeIndexHome(index),
+            cache_bytes=64 * MIB,
+            clock=BriskClock(),
+            policy=HELD,
+            flush=QUICK,
+        ) as running:
+            yield running
+
+    async def look(self, running: RunningEngine) -> State:
+        """See the whole state as clients do."""
+        seen: State = {key: await _read(running, key) for key in CONTENT}
+        listed = await running.engine.list_objects(ListQuery(BUCKET))
+        sizes = {entry.key: entry.size for entry in listed.entries if entry.key in CONTENT}
+        there = {key: len(data) for key, data in seen.items() if isinstance(data, bytes)}
+        assert sizes == there, f"listed is {sizes}, read is {there}"
+        seen[UPLOAD] = await self._parts(running)
+        return seen
+
+    async def _parts(self, running: RunningEngine) -> tuple[str, ...] | None:
+        name = ObjectName(BUCKET, "joined")
+        try:
+            page = await running.engine.list_parts(name, self.upload_id, part_marker=0, max_parts=10)
+        except NoSuchUploadError:
+            return None
+        return tuple(part.etag for part in page.parts)
+
+    async def complete(self, running: RunningEngine) -> str:
+        """Complete the open upload; give the object's ETag."""
+        parts = [CompletedPart(number, etag) for number, etag in enumerate(self.etags, 1)]
+        result = await running.engine.complete_upload(ObjectName(BUCKET, "joined"), self.upload_id, parts)
+        return result.etag
+
+
+async def _read(running: RunningEngine, key: str) -> bytes | None:
+    try:
+        return (await running.get(key)).data
+    except NoSuchKeyError:
+        return None
+
+
+@asynccontextmanager
+async def prepared() -> AsyncIterator[Stage]:
+    """Make the stage: one clean object, four dirty changes, an upload with two parts."""
+    async with PausedOrigin() as origin:
+        origin.store.create_bucket(BUCKET)
+        origin.store.put(BUCKET, "gone", b"to be deleted")
+        filesystem, home = FakeFilesystem(), FakeIndexHome()
+        async with running_engine(
+            origin=origin, filesystem=filesystem, index_home=home, cache_bytes=64 * MIB, policy=HELD
+        ) as running:
+            facts = BucketFacts(FORMAT, BUCKET, exists=True, asked_at_s=1e12)
+            await running.engine._components.commit.commit(FactsLearnt(FORMAT, facts))
+            await running.put("clean", b"clean" * 200)
+            await flush(running)
+            for key, data in CONTENT.items():
+                if data is not None and key != "clean":
+                    await running.put(key, data)
+            await running.engine.delete_object(ObjectName(BUCKET, "gone"))
+            upload_id, etags = await _upload(running)
+        yield Stage(origin, filesystem, home.index, upload_id, etags, OriginState.of(origin))
+
+
+async def _upload(running: RunningEngine) -> tuple[str, tuple[str, ...]]:
+    name = ObjectName(BUCKET, "joined")
+    upload_id, _ = await running.engine.create_upload(UploadRequest(name))
+    results = [
+        await running.engine.upload_part(name, upload_id, number, BytesContent(data))
+        for number, data in enumerate(PARTS, 1)
+    ]
+    return upload_id, tuple(result.etag for result in results)
+
+
+async def flush(running: RunningEngine, *, wait_s: float = 20.0) -> None:
+    """Wait until the origin has everything; TimeoutError where it has not in time."""
+    barrier = running.engine.start_barrier("", "")
+    report = await running.engine.wait_barrier(barrier.barrier_id, wait_s)
+    if not report.is_reached:
+        raise TimeoutError(f"{report.remaining} changes are not at the origin: {report.blocked}")
+
+
+# --- one trial -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Trial:
+    """One deed, done while one call fails.
+
+    Attributes:
+        error: What the deed ended with; None where it was acknowledged.
+        has_struck: Whether the call that was to fail was made.
+    """
+
+    stage: Stage
+    deed: Deed
+    what: str
+    error: BaseException | None = None
+    has_struck: bool = False
+    later: bool = False
+
+    @property
+    def allowed(self) -> list[State]:
+        """What may be seen once the directory was started again."""
+        before, after = self.stage.state, {**self.stage.state, **self.deed.changes}
+        if self.error is None:
+            return [after]
+        is_known = isinstance(self.error, DiskFullError | DiskFailedError | OverloadedError)
+        return [before] if is_known else [before, after]
+
+    def check(self, seen: State, where: str) -> None:
+        """Raise where neither the state before nor the state after is seen, or not the one that was answered."""
+        wrong = [sorted(k for k in seen if seen[k] != state[k]) for state in self.allowed]
+        assert [] in wrong, f"{self.what}, then {self.error!r}: {where} {min(wrong, key=len)} differ"
+
+    async def run(self, plant: Callable[[FakeFilesystem, FakeIndex], None]) -> None:
+        """Do it and look."""
+        self.stage.reset()
+        filesystem, index = self.stage.filesystem.kill_clone(), self.stage.index.kill_clone()
+        async with self.stage.engine(filesystem, index) as running:
+            home = running.index_home
+            assert isinstance(home, FakeIndexHome)
+            plant(filesystem, home.index)
+            await self._do(running)
+            self.has_struck = filesystem.heal() | home.index.heal()
+            self.check(await self.stage.look(running), "in the engine")
+            await self._write_later(running)
+            left = [running.stop_uncleanly(), power_cut(filesystem, home.index, self.what)]
+            at_origin = OriginState.of(self.stage.origin)
+        for n, (files, again) in enumerate(left):
+            self.stage.reset(at_origin)
+            await self._restart(files, again.index, "after a power cut" if n else "after a kill")
+
+    async def _do(self, running: RunningEngine) -> None:
+        try:
+            async with asyncio.timeout(20.0):
+                await self.deed.act(running, self.stage)
+        except (StorageError, TimeoutError) as error:
+            self.error = error
+
+    async def _write_later(self, running: RunningEngine) -> None:
+        """A write after the failure is taken or refused; it must be taken unless a sync or the index failed."""
+        try:
+            await running.put("later", b"later")
+        except UnknownOutcomeError:
+            assert not running.engine.status().is_writable
+        else:
+            self.later = True
+
+    async def _restart(self, filesystem: FakeFilesystem, index: FakeIndex, where: str) -> None:
+        async with self.stage.engine(filesystem, index) as running:
+            seen = await self.stage.look(running)
+            self.check(seen, where)
+            later = await _read(running, "later")
+            assert not self.later or later == b"later", f"{self.what}: {where} the next write is lost"
+            if self.deed.ends_upload:
+                # Again, or at last: the answer is the same, and the parts are all there.
+                assert await self.stage.complete(running) == JOINED_ETAG
+                seen["joined"] = b"".join(PARTS)
+                assert await _read(running, "joined") == seen["joined"]
+            await flush(running)
+            store = self.stage.origin.store
+            at_origin = {key: store.body(BUCKET, key) for key in CONTENT}
+            assert at_origin == {key: seen[key] for key in CONTENT}, f"{self.what}: {where}, then flushed"
+            assert not store.uploads, f"{self.what}: {where} uploads are left at the origin"
+
+
+def power_cut(filesystem: FakeFilesystem, index: FakeIndex, seed: str) -> tuple[FakeFilesystem, FakeIndexHome]:
+    """Give what a power cut leaves now."""
+    draws = random.Random(seed)
+    kept = draws.randint(0, index.batches_after_checkpoint)
+    left = filesystem.crash_clone(draws, draws.choice([0.0, 0.5]))
+    return left, FakeIndexHome(index.clone_at(kept))
+
+
+async def fail_each(
+    stage: Stage, deed: Deed, kind: Kind, *, is_persistent: bool, name: str
+) -> tuple[int, list[BaseException | None]]:
+    """Try with the n-th call failing, for n = 1, 2, 3 ... until none fails; give how many did, and how the deed ended."""
+    errors: list[BaseException | None] = []
+    for nth in range(1, CALLS_MAX):
+        how = f"{kind.name} {'from call' if is_persistent else 'at call'} {nth} of {name}"
+        trial = Trial(stage, deed, how)
+        await trial.run(
+            lambda filesystem, index, nth=nth: kind.plant(  # type: ignore[misc]  # mypy knows no default here
+                filesystem, index, nth, is_persistent=is_persistent
+            )
+        )
+        if not trial.has_struck:
+            assert trial.error is None, f"{how} was not met, and yet it ended with {trial.error!r}"
+            return nth - 1, errors
+        errors.append(trial.error)
+    raise AssertionError(f"{name} takes more than {CALLS_MAX} calls")
