@@ -11,11 +11,13 @@ import copy
 import errno
 import hashlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
+from storage.assembly import EngineWorkers
 from storage.errors import (
     DiskFailedError,
     DiskFullError,
@@ -26,6 +28,7 @@ from storage.errors import (
     UnknownOutcomeError,
 )
 from storage.flush_events import FlushSettings
+from storage.journal_format import unfinished_path
 from storage.listing import ListQuery
 from storage.policy import Policy
 from storage.records import FORMAT, BucketFacts, FactsLearnt
@@ -34,7 +37,6 @@ from storage.types import MIB, ObjectName
 from storage.upkeep import CHECKPOINT_EVERY_S, COMPACT_EVERY_S, EXPIRE_EVERY_S, TURN_S
 from tests.fakes.filesystem import FakeFilesystem, Operation
 from tests.fakes.index import FakeIndex
-from tests.fakes.origin_faults import Fault
 from tests.fakes.origin_store import Bucket, Upload
 from tests.fakes.paused_origin import PausedOrigin
 from tests.fakes.running_engine import (
@@ -45,6 +47,7 @@ from tests.fakes.running_engine import (
     ShiftedClock,
     running_engine,
 )
+from tests.fakes.workers import InlineWorkers
 
 CALLS_MAX: Final = 200
 """No deed takes so many calls: the loop over n would not end."""
@@ -52,7 +55,7 @@ CALLS_MAX: Final = 200
 HELD: Final = Policy(flush_delay_s=3600.0)
 """Nothing is flushed before a barrier asks for it."""
 
-QUICK: Final = FlushSettings(origin_timeout_s=0.02, retry_s_min=0.002, retry_s_max=0.01, probe_s_min=0.01)
+QUICK: Final = FlushSettings(origin_timeout_s=0.0, retry_s_min=0.002, retry_s_max=0.01, probe_s_min=0.01)
 
 OWN_PACE: Final = frozenset({TURN_S, CHECKPOINT_EVERY_S, EXPIRE_EVERY_S, COMPACT_EVERY_S})
 PAUSE_S_MAX: Final = 0.002
@@ -64,13 +67,11 @@ CONTENT: Final[dict[str, bytes | None]] = {
     "block": b"block" * 20_000,
     "clean": b"clean" * 200,
     "gone": None,
-    "joined": None,
-    "long": None,
-    "new": None,
     "tiny": b"tiny",
 }
+"""Objects of the stage: one is clean, the others dirty, one of them a delete."""
 
-State = dict[str, bytes | None | tuple[str, ...]]
+State = dict[str, bytes | tuple[str, ...] | None]
 """What clients see: objects by key, and under `UPLOAD` the ETags of the open upload's parts; None once it has ended."""
 
 UPLOAD: Final = "?upload"
@@ -84,6 +85,23 @@ class BriskClock(ShiftedClock):
         await super().sleep(wait_s if wait_s in OWN_PACE else min(wait_s, PAUSE_S_MAX))
 
 
+class FailingHome(FakeIndexHome):
+    """Where an index lives whose faults outlast its being opened again and thrown away."""
+
+    def open(self) -> FakeIndex:
+        """Give the rows as the last engine left them."""
+        before = self.index
+        after = super().open()
+        after.take_faults(before)
+        return after
+
+    def destroy(self) -> None:
+        """Begin an empty index."""
+        before = self.index
+        super().destroy()
+        self.index.take_faults(before)
+
+
 @dataclass(frozen=True)
 class Kind:
     """One way in which calls fail. Which calls count is said by `operations`, or they are those of the index."""
@@ -94,7 +112,7 @@ class Kind:
     written_share: float = 0.0
     index_call: str = ""
 
-    def plant(self, filesystem: FakeFilesystem, index: FakeIndex, nth: int, *, is_persistent: bool) -> None:
+    def plant(self, is_persistent: bool, filesystem: FakeFilesystem, index: FakeIndex, nth: int) -> None:
         """Let the n-th call from now fail, once or with all that follow."""
         if self.index_call == "write":
             index.fail_write(nth, is_persistent=is_persistent)
@@ -133,11 +151,13 @@ class Deed:
         act: Does it; returns once it is acknowledged.
         changes: By how the state after it differs from the one before.
         ends_upload: The upload is completed after the restart, for the first time or again.
+        ends_engine: Nothing can be asked of the engine afterwards.
     """
 
     act: Callable[[RunningEngine, "Stage"], Awaitable[None]]
     changes: State = field(default_factory=dict)
     ends_upload: bool = False
+    ends_engine: bool = False
 
 
 @dataclass(frozen=True)
@@ -155,7 +175,11 @@ class OriginState:
 
 @dataclass
 class Stage:
-    """A directory and an origin in a known state; each trial works on a copy."""
+    """A directory and an origin in a known state; each trial works on a copy.
+
+    Attributes:
+        filesystem, index: What a killed engine left.
+    """
 
     origin: PausedOrigin
     filesystem: FakeFilesystem
@@ -163,11 +187,7 @@ class Stage:
     upload_id: str
     etags: tuple[str, ...]
     at_first: "OriginState"
-
-    @property
-    def state(self) -> State:
-        """What clients see."""
-        return {**CONTENT, UPLOAD: self.etags}
+    flush: FlushSettings = field(default_factory=lambda: QUICK)
 
     def reset(self, origin: "OriginState | None" = None) -> None:
         """Let the origin be as it was at the beginning, or at another time, and fail no more."""
@@ -177,24 +197,25 @@ class Stage:
         self.origin.store.uploads = copy.deepcopy(state.uploads)
 
     @asynccontextmanager
-    async def engine(self, filesystem: FakeFilesystem, index: FakeIndex) -> AsyncIterator[RunningEngine]:
+    async def engine(self, filesystem: FakeFilesystem, home: FakeIndexHome) -> AsyncIterator[RunningEngine]:
         """Run an engine over a directory."""
         async with running_engine(
             origin=self.origin,
             filesystem=filesystem,
-            index_home=FakeIndexHome(index),
+            index_home=home,
             cache_bytes=64 * MIB,
             clock=BriskClock(),
             policy=HELD,
-            flush=QUICK,
+            flush=self.flush,
+            workers=EngineWorkers(InlineWorkers(), InlineWorkers(), InlineWorkers()),
         ) as running:
             yield running
 
-    async def look(self, running: RunningEngine) -> State:
-        """See the whole state as clients do."""
-        seen: State = {key: await _read(running, key) for key in CONTENT}
+    async def look(self, running: RunningEngine, keys: Iterable[str]) -> State:
+        """See the state of these keys and of the upload, as clients do."""
+        seen: State = {key: await _read(running, key) for key in keys if key != UPLOAD}
         listed = await running.engine.list_objects(ListQuery(BUCKET))
-        sizes = {entry.key: entry.size for entry in listed.entries if entry.key in CONTENT}
+        sizes = {entry.key: entry.size for entry in listed.entries if entry.key in seen}
         there = {key: len(data) for key, data in seen.items() if isinstance(data, bytes)}
         assert sizes == there, f"listed is {sizes}, read is {there}"
         seen[UPLOAD] = await self._parts(running)
@@ -241,7 +262,8 @@ async def prepared() -> AsyncIterator[Stage]:
                     await running.put(key, data)
             await running.engine.delete_object(ObjectName(BUCKET, "gone"))
             upload_id, etags = await _upload(running)
-        yield Stage(origin, filesystem, home.index, upload_id, etags, OriginState.of(origin))
+            left, home = running.stop_uncleanly()
+        yield Stage(origin, left, home.index, upload_id, etags, OriginState.of(origin))
 
 
 async def _upload(running: RunningEngine) -> tuple[str, tuple[str, ...]]:
@@ -255,9 +277,13 @@ async def _upload(running: RunningEngine) -> tuple[str, tuple[str, ...]]:
 
 
 async def flush(running: RunningEngine, *, wait_s: float = 20.0) -> None:
-    """Wait until the origin has everything; TimeoutError where it has not in time."""
-    barrier = running.engine.start_barrier("", "")
-    report = await running.engine.wait_barrier(barrier.barrier_id, wait_s)
+    """Wait until the origin has everything; TimeoutError where it has not in time, or refuses some, or none is confirmed."""
+    report = running.engine.start_barrier("", "")
+    give_up_s = running.clock.monotonic_s() + wait_s
+    while not report.is_reached and not report.blocked and running.clock.monotonic_s() < give_up_s:
+        if not running.engine.status().is_writable:
+            break
+        report = await running.engine.wait_barrier(report.barrier_id, 0.02)
     if not report.is_reached:
         raise TimeoutError(f"{report.remaining} changes are not at the origin: {report.blocked}")
 
@@ -272,19 +298,25 @@ class Trial:
     Attributes:
         error: What the deed ended with; None where it was acknowledged.
         has_struck: Whether the call that was to fail was made.
+        is_at_origin: It is one of the origin's.
     """
 
     stage: Stage
     deed: Deed
     what: str
+    is_at_origin: bool = False
     error: BaseException | None = None
     has_struck: bool = False
     later: bool = False
 
     @property
+    def _before(self) -> State:
+        return {**dict.fromkeys(self.deed.changes), **CONTENT, UPLOAD: self.stage.etags}
+
+    @property
     def allowed(self) -> list[State]:
         """What may be seen once the directory was started again."""
-        before, after = self.stage.state, {**self.stage.state, **self.deed.changes}
+        before, after = self._before, {**self._before, **self.deed.changes}
         if self.error is None:
             return [after]
         is_known = isinstance(self.error, DiskFullError | DiskFailedError | OverloadedError)
@@ -295,23 +327,25 @@ class Trial:
         wrong = [sorted(k for k in seen if seen[k] != state[k]) for state in self.allowed]
         assert [] in wrong, f"{self.what}, then {self.error!r}: {where} {min(wrong, key=len)} differ"
 
-    async def run(self, plant: Callable[[FakeFilesystem, FakeIndex], None]) -> None:
-        """Do it and look."""
+    async def run(self, plant: Callable[[FakeFilesystem, FakeIndex], None], *, flushes_after: int) -> None:
+        """Do it and look; then flush what the kill has left, or the power cut, by `flushes_after` 0 or 1."""
         self.stage.reset()
-        filesystem, index = self.stage.filesystem.kill_clone(), self.stage.index.kill_clone()
-        async with self.stage.engine(filesystem, index) as running:
-            home = running.index_home
-            assert isinstance(home, FakeIndexHome)
+        hits = self.stage.origin.faults.hits
+        filesystem, home = self.stage.filesystem.kill_clone(), FakeIndexHome(self.stage.index.kill_clone())
+        async with self.stage.engine(filesystem, home) as running:
             plant(filesystem, home.index)
             await self._do(running)
-            self.has_struck = filesystem.heal() | home.index.heal()
-            self.check(await self.stage.look(running), "in the engine")
-            await self._write_later(running)
+            self.stage.origin.faults.clear()
+            self.has_struck = filesystem.heal() | home.index.heal() | (self.stage.origin.faults.hits > hits)
+            if not self.deed.ends_engine:
+                self.check(await self.stage.look(running, self._before), "in the engine")
+                await self._write_later(running)
             left = [running.stop_uncleanly(), power_cut(filesystem, home.index, self.what)]
             at_origin = OriginState.of(self.stage.origin)
         for n, (files, again) in enumerate(left):
             self.stage.reset(at_origin)
-            await self._restart(files, again.index, "after a power cut" if n else "after a kill")
+            where = "after a power cut" if n else "after a kill"
+            await self._restart(files, again, where, flushes=n == flushes_after)
 
     async def _do(self, running: RunningEngine) -> None:
         try:
@@ -329,25 +363,36 @@ class Trial:
         else:
             self.later = True
 
-    async def _restart(self, filesystem: FakeFilesystem, index: FakeIndex, where: str) -> None:
-        async with self.stage.engine(filesystem, index) as running:
-            seen = await self.stage.look(running)
+    async def _restart(
+        self, filesystem: FakeFilesystem, home: FakeIndexHome, where: str, *, flushes: bool
+    ) -> None:
+        async with self.stage.engine(filesystem, home) as running:
+            seen = await self.stage.look(running, self._before)
             self.check(seen, where)
             later = await _read(running, "later")
             assert not self.later or later == b"later", f"{self.what}: {where} the next write is lost"
-            if self.deed.ends_upload:
-                # Again, or at last: the answer is the same, and the parts are all there.
-                assert await self.stage.complete(running) == JOINED_ETAG
-                seen["joined"] = b"".join(PARTS)
-                assert await _read(running, "joined") == seen["joined"]
-            await flush(running)
-            store = self.stage.origin.store
-            at_origin = {key: store.body(BUCKET, key) for key in CONTENT}
-            assert at_origin == {key: seen[key] for key in CONTENT}, f"{self.what}: {where}, then flushed"
-            assert not store.uploads, f"{self.what}: {where} uploads are left at the origin"
+            if flushes:
+                await self._finish(running, seen, where)
+
+    async def _finish(self, running: RunningEngine, seen: State, where: str) -> None:
+        if self.deed.ends_upload:
+            # Again, or at last: the answer is the same, and the parts are all there.
+            assert await self.stage.complete(running) == JOINED_ETAG
+            seen["joined"] = b"".join(PARTS)
+            assert await _read(running, "joined") == seen["joined"]
+        await running.engine.retry_quarantined("", "")
+        await flush(running)
+        store = self.stage.origin.store
+        at_origin = {key: store.body(BUCKET, key) for key in seen if key != UPLOAD}
+        expected = {key: data for key, data in seen.items() if key != UPLOAD}
+        assert at_origin == expected, f"{self.what}: {where}, then flushed"
+        # One whose CreateMultipartUpload had no answer is there and nobody knows its id; it holds nothing.
+        assert not any(upload.parts for upload in store.uploads.values()), f"{self.what}: {where} parts stay"
 
 
-def power_cut(filesystem: FakeFilesystem, index: FakeIndex, seed: str) -> tuple[FakeFilesystem, FakeIndexHome]:
+def power_cut(
+    filesystem: FakeFilesystem, index: FakeIndex, seed: str
+) -> tuple[FakeFilesystem, FakeIndexHome]:
     """Give what a power cut leaves now."""
     draws = random.Random(seed)
     kept = draws.randint(0, index.batches_after_checkpoint)
@@ -355,21 +400,65 @@ def power_cut(filesystem: FakeFilesystem, index: FakeIndex, seed: str) -> tuple[
     return left, FakeIndexHome(index.clone_at(kept))
 
 
+Plant = Callable[[FakeFilesystem, FakeIndex, int], None]
+"""Lets the n-th call from now fail."""
+
+
 async def fail_each(
-    stage: Stage, deed: Deed, kind: Kind, *, is_persistent: bool, name: str
-) -> tuple[int, list[BaseException | None]]:
-    """Try with the n-th call failing, for n = 1, 2, 3 ... until none fails; give how many did, and how the deed ended."""
+    stage: Stage, deed: Deed, plant: Plant, what: str, *, is_at_origin: bool = False
+) -> list[BaseException | None]:
+    """Try with the n-th call failing, for n = 1, 2, 3 ... until none fails; give how the deed ended each time that one did."""
     errors: list[BaseException | None] = []
     for nth in range(1, CALLS_MAX):
-        how = f"{kind.name} {'from call' if is_persistent else 'at call'} {nth} of {name}"
-        trial = Trial(stage, deed, how)
-        await trial.run(
-            lambda filesystem, index, nth=nth: kind.plant(  # type: ignore[misc]  # mypy knows no default here
-                filesystem, index, nth, is_persistent=is_persistent
-            )
-        )
+        trial = Trial(stage, deed, f"{what}, call {nth}", is_at_origin)
+        await trial.run(partial(_planted, plant, nth), flushes_after=nth % 2)
         if not trial.has_struck:
-            assert trial.error is None, f"{how} was not met, and yet it ended with {trial.error!r}"
-            return nth - 1, errors
+            assert trial.error is None, f"{what}: nothing failed, and yet it ended with {trial.error!r}"
+            return errors
         errors.append(trial.error)
-    raise AssertionError(f"{name} takes more than {CALLS_MAX} calls")
+    raise AssertionError(f"{what}: more than {CALLS_MAX} calls")
+
+
+def _planted(plant: Plant, nth: int, filesystem: FakeFilesystem, index: FakeIndex) -> None:
+    plant(filesystem, index, nth)
+
+
+# --- starts --------------------------------------------------------------------------------------------------------------
+
+
+async def fail_each_of_a_start(stage: Stage, plant: Plant, what: str, *, has_index: bool) -> int:
+    """Start with the n-th call failing, for n = 1, 2, 3 ... until none fails; start again; give how many failed."""
+    for nth in range(1, CALLS_MAX):
+        stage.reset()
+        filesystem, index = torn_clone(stage.filesystem), stage.index.kill_clone()
+        home = FailingHome(index if has_index else FakeIndex())
+        plant(filesystem, home.index, nth)
+        where = f"{what}, call {nth} of a start"
+        with suppress(StorageError):
+            async with stage.engine(filesystem, home):
+                pass
+        left, left_home = power_cut(filesystem, home.index, where)
+        has_struck = filesystem.heal() | home.index.heal()
+        await _see(stage, filesystem, home, f"{where}, and once more")
+        await _see(stage, left, left_home, f"{where}, and a power cut")
+        if not has_struck:
+            return nth - 1
+    raise AssertionError(f"{what}: more than {CALLS_MAX} calls")
+
+
+async def _see(stage: Stage, filesystem: FakeFilesystem, home: FakeIndexHome, where: str) -> None:
+    expected: State = {**CONTENT, UPLOAD: stage.etags}
+    async with stage.engine(filesystem, home) as running:
+        seen = await stage.look(running, expected)
+        assert seen == expected, f"{where}: {sorted(k for k in seen if seen[k] != expected[k])} differ"
+
+
+def torn_clone(filesystem: FakeFilesystem) -> FakeFilesystem:
+    """Give a directory with half a frame at the journal's end, and an unfinished file: all that a start has to do."""
+    left = filesystem.kill_clone()
+    newest = max(left.list_directory("journal"))
+    file = left.open(f"journal/{newest}")
+    file.pwrite(file.size(), random.Random(3).randbytes(300))
+    file.close()
+    left.create(unfinished_path(1 << 40)).pwrite(0, b"begun")
+    return left

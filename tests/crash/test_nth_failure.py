@@ -4,13 +4,17 @@ What was answered 200 is there; what was refused with a known outcome is not; th
 writes until it is started again. `tests/crash/nth_failure.py` says what is compared.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 
+import msgspec
 import pytest
 
+from storage.flush_events import FlushSettings
 from storage.types import ObjectName
 from tests.crash.nth_failure import (
-    CONTENT,
+    INDEX_KINDS,
     JOINED_ETAG,
     KINDS,
     LONG,
@@ -18,10 +22,16 @@ from tests.crash.nth_failure import (
     UPLOAD,
     Deed,
     Kind,
+    Plant,
     Stage,
     fail_each,
+    fail_each_of_a_start,
+    flush,
     prepared,
 )
+from tests.fakes.filesystem import FakeFilesystem
+from tests.fakes.index import FakeIndex
+from tests.fakes.origin_faults import Fault
 from tests.fakes.running_engine import BUCKET, BytesContent, RunningEngine
 
 pytestmark = [pytest.mark.slow]
@@ -53,25 +63,115 @@ async def complete(running: RunningEngine, stage: Stage) -> None:
 
 
 DEEDS = {
-    "a tiny PUT": put("new", b"new"),
-    "a tiny PUT over a dirty one": put("tiny", b"other"),
-    "a PUT of one block": put("block", b"other" * 21_000),
+    "a tiny PUT over a dirty object": put("tiny", b"other"),
+    "a PUT of one block over a clean object": put("clean", b"other" * 21_000),
     "a PUT of several extents": put("long", LONG),
-    "a PUT over a clean one": put("clean", b"other" * 300),
     "a DELETE": Deed(delete, {"block": None}),
     "a part": Deed(put_part, {}, ends_upload=True),
     "a Complete": Deed(complete, {"joined": b"".join(PARTS), UPLOAD: None}, ends_upload=True),
 }
 
 
+async def flush_all(running: RunningEngine, _stage: Stage) -> None:
+    """Bring everything to the origin, as far as it gets soon."""
+    await flush(running, wait_s=0.15)
+
+
+async def flush_refused(running: RunningEngine, stage: Stage) -> None:
+    """Let the origin refuse an object, which is quarantined then."""
+    stage.origin.faults.add(
+        Fault(operation="PutObject", key=f"{BUCKET}/block", status=400, code="X", times=-1)
+    )
+    with suppress(TimeoutError):
+        await flush(running, wait_s=0.15)
+
+
+async def compact(running: RunningEngine, _stage: Stage) -> None:
+    """Compact the journal and remove what it replaces."""
+    components = running.engine._components
+    await components.compaction.compact()
+    await components.reclaim.round()
+
+
+async def stop(running: RunningEngine, _stage: Stage) -> None:
+    """Stop in order."""
+    await running.engine.close()
+
+
+DEEDS |= {
+    "a flush": Deed(flush_all),
+    "a quarantine": Deed(flush_refused),
+    "a compaction": Deed(compact),
+    "a stop": Deed(stop, ends_engine=True),
+}
+
+
+def ways(kinds: Sequence[Kind] = KINDS) -> list[tuple[Plant, str]]:
+    """Give all ways to fail: each kind once and for good."""
+    return [
+        (partial(kind.plant, is_persistent), f"{kind.name} {'for good' if is_persistent else 'once'}")
+        for kind in kinds
+        for is_persistent in (False, True)
+    ]
+
+
 @pytest.mark.parametrize("name", DEEDS)
 async def test_state_is_before_or_after_when_the_nth_call_fails(name: str) -> None:
-    """Whichever call a write makes fails, once or for good, and in whatever way: it has happened whole or not at all."""
-    struck = 0
+    """Whichever call of the disk or the index fails, and however: what was done is whole or not there, and nothing else is touched."""
     async with prepared() as stage:
-        for kind in KINDS:
-            for is_persistent in (False, True):
-                count, _ = await fail_each(stage, DEEDS[name], kind, is_persistent=is_persistent, name=name)
-                struck += count
+        failures = [
+            len(await fail_each(stage, DEEDS[name], plant, f"{name}: {how}")) for plant, how in ways()
+        ]
 
-    assert struck >= 8
+    assert sum(failures) >= 6
+
+
+@pytest.mark.parametrize("has_index", [True, False], ids=["index", "no-index"])
+async def test_everything_is_there_when_the_nth_call_of_a_start_fails(has_index: bool) -> None:
+    """A start that fails anywhere is refused or good, and the next one finds all that is dirty, also after a power cut."""
+    kinds = KINDS if has_index else INDEX_KINDS
+    async with prepared() as stage:
+        failures = [
+            await fail_each_of_a_start(stage, plant, how, has_index=has_index) for plant, how in ways(kinds)
+        ]
+
+    assert sum(failures) >= 4
+
+
+# --- the origin ----------------------------------------------------------------------------------------------------------
+
+
+async def complete_and_flush(running: RunningEngine, stage: Stage) -> None:
+    """Complete the upload and bring everything to the origin."""
+    await stage.complete(running)
+    with suppress(TimeoutError):
+        await flush(running, wait_s=1.0)
+
+
+SENT = Deed(complete_and_flush, {"joined": b"".join(PARTS), UPLOAD: None}, ends_upload=True)
+ORIGIN_FAULTS = {
+    "refused": Fault(status=400, code="InvalidRequest"),
+    "denied": Fault(status=403, code="AccessDenied"),
+    "failed": Fault(status=500),
+    "failed and carried out": Fault(status=500, is_processed=True),
+    "an error in a 200": Fault(error_in_200="InternalError"),
+    "cut": Fault(drop="before"),
+    "no answer but carried out": Fault(drop="after"),
+}
+
+
+@pytest.mark.parametrize("name", ORIGIN_FAULTS)
+async def test_origin_ends_with_what_was_acknowledged_when_its_nth_call_fails(name: str) -> None:
+    """Puts, a delete and an upload under way: whichever call of a flush fails, all reaches the origin in the end, once each."""
+    async with prepared() as stage:
+        stage.flush = FlushSettings(
+            origin_timeout_s=0.02, retry_s_min=0.002, retry_s_max=0.01, probe_s_min=0.01
+        )
+
+        def plant(_filesystem: FakeFilesystem, _index: FakeIndex, nth: int) -> None:
+            stage.origin.faults.add(msgspec.structs.replace(ORIGIN_FAULTS[name], skip=nth - 1))
+
+        errors = await fail_each(stage, SENT, plant, name, is_at_origin=True)
+
+    assert errors == [None] * len(errors)
+    assert len(errors) >= 7

@@ -142,6 +142,10 @@ class FakeIndex:
         """Let the n-th checkpoint from now fail, once or with all that follow it."""
         self._checkpoint_fault = _Countdown(nth, is_persistent=is_persistent)
 
+    def take_faults(self, other: "FakeIndex") -> None:
+        """Count on where another index has begun to, as for an index that is opened again."""
+        self._write_fault, self._checkpoint_fault = other._write_fault, other._checkpoint_fault
+
     def heal(self) -> bool:
         """Forget what was to fail; True where anything has failed."""
         has_struck = self._write_fault.has_struck or self._checkpoint_fault.has_struck
