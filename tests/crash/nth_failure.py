@@ -10,10 +10,12 @@ import asyncio
 import copy
 import errno
 import hashlib
+import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from typing import Final
 
@@ -49,8 +51,14 @@ from tests.fakes.running_engine import (
 )
 from tests.fakes.workers import InlineWorkers
 
+IS_LONG: Final = os.environ.get("FOREBAY_TEST_LONG", "") not in {"", "0"}
+"""Each call fails once and for good, and both cuts follow; else these take turns."""
+
 CALLS_MAX: Final = 200
 """No deed takes so many calls: the loop over n would not end."""
+
+FAILURES_MAX: Final = 4
+"""After so many failures of the disk nobody waits for a flush any more: it does not heal by itself."""
 
 HELD: Final = Policy(flush_delay_s=3600.0)
 """Nothing is flushed before a barrier asks for it."""
@@ -102,6 +110,14 @@ class FailingHome(FakeIndexHome):
         self.index.take_faults(before)
 
 
+class HowLong(StrEnum):
+    """Whether the calls after the one that failed fail too."""
+
+    ONCE = "once"
+    FOR_GOOD = "for good"
+    IN_TURN = "once or for good"
+
+
 @dataclass(frozen=True)
 class Kind:
     """One way in which calls fail. Which calls count is said by `operations`, or they are those of the index."""
@@ -112,8 +128,9 @@ class Kind:
     written_share: float = 0.0
     index_call: str = ""
 
-    def plant(self, is_persistent: bool, filesystem: FakeFilesystem, index: FakeIndex, nth: int) -> None:
+    def plant(self, how: HowLong, filesystem: FakeFilesystem, index: FakeIndex, nth: int) -> None:
         """Let the n-th call from now fail, once or with all that follow."""
+        is_persistent = how is HowLong.FOR_GOOD or (how is HowLong.IN_TURN and nth % 2 == 0)
         if self.index_call == "write":
             index.fail_write(nth, is_persistent=is_persistent)
         elif self.index_call == "checkpoint":
@@ -126,6 +143,13 @@ class Kind:
                 is_persistent=is_persistent,
                 written_share=self.written_share,
             )
+
+
+class Cut(StrEnum):
+    """What ends the engine that met the failure."""
+
+    KILL = "a kill"
+    POWER = "a power cut"
 
 
 SYNCS: Final = frozenset({Operation.FDATASYNC, Operation.SYNC_DIRECTORY})
@@ -277,11 +301,12 @@ async def _upload(running: RunningEngine) -> tuple[str, tuple[str, ...]]:
 
 
 async def flush(running: RunningEngine, *, wait_s: float = 20.0) -> None:
-    """Wait until the origin has everything; TimeoutError where it has not in time, or refuses some, or none is confirmed."""
+    """Wait until the origin has everything; TimeoutError where it has not in time, or refuses some, or the disk does."""
     report = running.engine.start_barrier("", "")
     give_up_s = running.clock.monotonic_s() + wait_s
     while not report.is_reached and not report.blocked and running.clock.monotonic_s() < give_up_s:
-        if not running.engine.status().is_writable:
+        assert isinstance(running.filesystem, FakeFilesystem)
+        if not running.engine.status().is_writable or running.filesystem.failures_total >= FAILURES_MAX:
             break
         report = await running.engine.wait_barrier(report.barrier_id, 0.02)
     if not report.is_reached:
@@ -327,8 +352,8 @@ class Trial:
         wrong = [sorted(k for k in seen if seen[k] != state[k]) for state in self.allowed]
         assert [] in wrong, f"{self.what}, then {self.error!r}: {where} {min(wrong, key=len)} differ"
 
-    async def run(self, plant: Callable[[FakeFilesystem, FakeIndex], None], *, flushes_after: int) -> None:
-        """Do it and look; then flush what the kill has left, or the power cut, by `flushes_after` 0 or 1."""
+    async def run(self, plant: Callable[[FakeFilesystem, FakeIndex], None], cuts: Sequence[Cut]) -> None:
+        """Do it and look; then start what these cuts leave, and flush the last of them."""
         self.stage.reset()
         hits = self.stage.origin.faults.hits
         filesystem, home = self.stage.filesystem.kill_clone(), FakeIndexHome(self.stage.index.kill_clone())
@@ -336,16 +361,20 @@ class Trial:
             plant(filesystem, home.index)
             await self._do(running)
             self.stage.origin.faults.clear()
-            self.has_struck = filesystem.heal() | home.index.heal() | (self.stage.origin.faults.hits > hits)
+            self.has_struck = filesystem.heal() | home.index.heal()
+            if self.is_at_origin:
+                self.has_struck = self.stage.origin.faults.hits > hits
             if not self.deed.ends_engine:
                 self.check(await self.stage.look(running, self._before), "in the engine")
                 await self._write_later(running)
-            left = [running.stop_uncleanly(), power_cut(filesystem, home.index, self.what)]
+            left = {
+                Cut.KILL: running.stop_uncleanly(),
+                Cut.POWER: power_cut(filesystem, home.index, self.what),
+            }
             at_origin = OriginState.of(self.stage.origin)
-        for n, (files, again) in enumerate(left):
+        for cut in cuts:
             self.stage.reset(at_origin)
-            where = "after a power cut" if n else "after a kill"
-            await self._restart(files, again, where, flushes=n == flushes_after)
+            await self._restart(*left[cut], f"after {cut}", flushes=cut is cuts[-1])
 
     async def _do(self, running: RunningEngine) -> None:
         try:
@@ -390,6 +419,12 @@ class Trial:
         assert not any(upload.parts for upload in store.uploads.values()), f"{self.what}: {where} parts stay"
 
 
+def cuts_of(nth: int) -> tuple[Cut, ...]:
+    """Say what comes after the n-th failure: in the gate one cut, in turn."""
+    both = (Cut.KILL, Cut.POWER)
+    return both if IS_LONG else (both[nth // 2 % 2],)
+
+
 def power_cut(
     filesystem: FakeFilesystem, index: FakeIndex, seed: str
 ) -> tuple[FakeFilesystem, FakeIndexHome]:
@@ -411,7 +446,7 @@ async def fail_each(
     errors: list[BaseException | None] = []
     for nth in range(1, CALLS_MAX):
         trial = Trial(stage, deed, f"{what}, call {nth}", is_at_origin)
-        await trial.run(partial(_planted, plant, nth), flushes_after=nth % 2)
+        await trial.run(partial(_planted, plant, nth), cuts_of(nth))
         if not trial.has_struck:
             assert trial.error is None, f"{what}: nothing failed, and yet it ended with {trial.error!r}"
             return errors
@@ -439,8 +474,11 @@ async def fail_each_of_a_start(stage: Stage, plant: Plant, what: str, *, has_ind
                 pass
         left, left_home = power_cut(filesystem, home.index, where)
         has_struck = filesystem.heal() | home.index.heal()
-        await _see(stage, filesystem, home, f"{where}, and once more")
-        await _see(stage, left, left_home, f"{where}, and a power cut")
+        cuts = cuts_of(nth)
+        if Cut.KILL in cuts:
+            await _see(stage, filesystem, home, f"{where}, and once more")
+        if Cut.POWER in cuts:
+            await _see(stage, left, left_home, f"{where}, and a power cut")
         if not has_struck:
             return nth - 1
     raise AssertionError(f"{what}: more than {CALLS_MAX} calls")

@@ -183,6 +183,7 @@ class FakeFilesystem:
 
     Attributes:
         calls: Every call so far, in order.
+        failures_total: Calls that a fault has struck.
         cold_paths: Files that `pread_if_cached` finds not in memory.
         on_sync: Runs while an `fdatasync` is under way, on its thread; may sleep or wait.
         draws: Where the model's own chances come from (what a failed sync drops).
@@ -190,6 +191,7 @@ class FakeFilesystem:
 
     def __init__(self, *, disk_bytes_max: int = 1 << 40, seed: int = 0) -> None:
         self.calls: list[Call] = []
+        self.failures_total = 0
         self.cold_paths: set[str] = set()
         self.on_sync: Callable[[str], None] = lambda _path: None
         self.draws = random.Random(seed)
@@ -342,6 +344,7 @@ class FakeFilesystem:
             self.calls.append(call)
             self._changing_calls += operation in CHANGING
             fault = next((fault for fault in self._faults if fault.strikes(call)), None)
+            self.failures_total += fault is not None
             if fault and operation not in {
                 Operation.PWRITE,
                 Operation.FDATASYNC,
