@@ -4,7 +4,7 @@ The fault model is stated in `tests/fakes/filesystem.py`.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -192,13 +192,17 @@ class Tree:
             _set(entry.directory.entries, entry)
         self.pending.append(operation)
 
-    def sync(self, directory: Directory) -> None:
-        """Make the operations that touch a directory durable."""
+    def sync(self, directory: Directory, begun: Sequence[tuple[Entry, ...]] | None = None) -> None:
+        """Make the operations that touch a directory durable; `begun` are those that were pending when the sync began."""
+        covered = {id(operation) for operation in (self.pending if begun is None else begun)}
+        rest = []
         for operation in self.pending:
-            if _touches(operation, directory):
+            if id(operation) in covered and _touches(operation, directory):
                 for entry in operation:
                     _set(entry.directory.durable, entry)
-        self.pending = [operation for operation in self.pending if not _touches(operation, directory)]
+            else:
+                rest.append(operation)
+        self.pending = rest
 
     def fail_sync(self, directory: Directory, draws: random.Random) -> None:
         """Make any subset of the operations that touch a directory durable; the others stay pending."""
