@@ -71,8 +71,9 @@ PAUSE_S_MAX: Final = 0.002
 LONG: Final = random.Random(1).randbytes(2 * MIB + 200_000)
 PARTS: Final = (random.Random(2).randbytes(5 * MIB), b"the last part")
 JOINED_ETAG: Final = f"{hashlib.md5(b''.join(hashlib.md5(part).digest() for part in PARTS)).hexdigest()}-2"
+BLOCK: Final = b"block" * 20_000
 CONTENT: Final[dict[str, bytes | None]] = {
-    "block": b"block" * 20_000,
+    "block": BLOCK,
     "clean": b"clean" * 200,
     "gone": None,
     "tiny": b"tiny",
@@ -110,6 +111,17 @@ class FailingHome(FakeIndexHome):
         self.index.take_faults(before)
 
 
+class _Fixed(random.Random):
+    """Draws the same number again and again."""
+
+    def __init__(self, drawn: float) -> None:
+        super().__init__(1)
+        self._drawn = drawn
+
+    def random(self) -> float:
+        return self._drawn
+
+
 class HowLong(StrEnum):
     """Whether the calls after the one that failed fail too."""
 
@@ -120,13 +132,18 @@ class HowLong(StrEnum):
 
 @dataclass(frozen=True)
 class Kind:
-    """One way in which calls fail. Which calls count is said by `operations`, or they are those of the index."""
+    """One way in which calls fail. Which calls count is said by `operations`, or they are those of the index.
+
+    Attributes:
+        sync_draw: Below 0.5 what a failed sync was to write is on the disk, else it is dropped, and reads back until a restart.
+    """
 
     name: str
     operations: frozenset[Operation] = frozenset()
     error_number: int = errno.EIO
     written_share: float = 0.0
     index_call: str = ""
+    sync_draw: float = 0.0
 
     def plant(self, how: HowLong, filesystem: FakeFilesystem, index: FakeIndex, nth: int) -> None:
         """Let the n-th call from now fail, once or with all that follow."""
@@ -136,6 +153,7 @@ class Kind:
         elif self.index_call == "checkpoint":
             index.fail_checkpoint(nth, is_persistent=is_persistent)
         else:
+            filesystem.draws = _Fixed(self.sync_draw)
             filesystem.fail(
                 *self.operations,
                 nth=nth,
@@ -158,7 +176,8 @@ DISK_KINDS: Final = (
     Kind("an I/O error", frozenset(Operation) - SYNCS),
     Kind("no space", GROWS, errno.ENOSPC),
     Kind("a short write", frozenset({Operation.PWRITE}), errno.ENOSPC, 0.5),
-    Kind("a failed sync", SYNCS),
+    Kind("a failed sync that wrote all", SYNCS, sync_draw=0.0),
+    Kind("a failed sync that dropped all", SYNCS, sync_draw=0.99),
 )
 INDEX_KINDS: Final = (
     Kind("a failed index write", index_call="write"),
@@ -281,11 +300,13 @@ async def prepared() -> AsyncIterator[Stage]:
             await running.engine._components.commit.commit(FactsLearnt(FORMAT, facts))
             await running.put("clean", b"clean" * 200)
             await flush(running)
-            for key, data in CONTENT.items():
-                if data is not None and key != "clean":
-                    await running.put(key, data)
-            await running.engine.delete_object(ObjectName(BUCKET, "gone"))
-            upload_id, etags = await _upload(running)
+            # All at once, so that they share groups of the journal: each group is calls of a start and a compaction.
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(running.put("block", BLOCK))
+                tasks.create_task(running.put("tiny", b"tiny"))
+                tasks.create_task(running.engine.delete_object(ObjectName(BUCKET, "gone")))
+                upload = tasks.create_task(_upload(running))
+            upload_id, etags = upload.result()
             left, home = running.stop_uncleanly()
         yield Stage(origin, left, home.index, upload_id, etags, OriginState.of(origin))
 
@@ -293,11 +314,12 @@ async def prepared() -> AsyncIterator[Stage]:
 async def _upload(running: RunningEngine) -> tuple[str, tuple[str, ...]]:
     name = ObjectName(BUCKET, "joined")
     upload_id, _ = await running.engine.create_upload(UploadRequest(name))
-    results = [
-        await running.engine.upload_part(name, upload_id, number, BytesContent(data))
-        for number, data in enumerate(PARTS, 1)
-    ]
-    return upload_id, tuple(result.etag for result in results)
+    async with asyncio.TaskGroup() as tasks:
+        results = [
+            tasks.create_task(running.engine.upload_part(name, upload_id, number, BytesContent(data)))
+            for number, data in enumerate(PARTS, 1)
+        ]
+    return upload_id, tuple(task.result().etag for task in results)
 
 
 async def flush(running: RunningEngine, *, wait_s: float = 20.0) -> None:
@@ -420,9 +442,10 @@ class Trial:
 
 
 def cuts_of(nth: int) -> tuple[Cut, ...]:
-    """Say what comes after the n-th failure: in the gate one cut, in turn."""
-    both = (Cut.KILL, Cut.POWER)
-    return both if IS_LONG else (both[nth // 2 % 2],)
+    """Say what comes after the n-th failure: in the gate one cut, a kill each third time."""
+    if IS_LONG:
+        return (Cut.KILL, Cut.POWER)
+    return (Cut.KILL if nth % 3 == 0 else Cut.POWER,)
 
 
 def power_cut(
@@ -431,7 +454,7 @@ def power_cut(
     """Give what a power cut leaves now."""
     draws = random.Random(seed)
     kept = draws.randint(0, index.batches_after_checkpoint)
-    left = filesystem.crash_clone(draws, draws.choice([0.0, 0.5]))
+    left = filesystem.crash_clone(draws, draws.choice([0.0, 0.5, 0.9]))
     return left, FakeIndexHome(index.clone_at(kept))
 
 

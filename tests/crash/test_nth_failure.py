@@ -13,9 +13,12 @@ from functools import partial
 import msgspec
 import pytest
 
+from storage.errors import DamagedError, UnknownOutcomeError
 from storage.flush_events import FlushSettings
+from storage.journal import JournalWriter
 from storage.types import ObjectName
 from tests.crash.nth_failure import (
+    DISK_KINDS,
     INDEX_KINDS,
     IS_LONG,
     JOINED_ETAG,
@@ -125,6 +128,22 @@ async def test_state_is_before_or_after_when_the_nth_call_fails(name: str) -> No
         ]
 
     assert sum(failures) >= 4
+
+
+async def test_a_failed_sync_that_is_taken_for_a_success_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug: a journal that goes on after a failed sync loses an acknowledged delete, and the trials show it."""
+    original = JournalWriter.sync
+
+    def sync(self: JournalWriter) -> None:
+        with suppress(UnknownOutcomeError):
+            original(self)
+        self._is_synced, self._is_poisoned = True, False
+
+    monkeypatch.setattr(JournalWriter, "sync", sync)
+    async with prepared() as stage:
+        with pytest.raises((AssertionError, DamagedError)):
+            for plant, how in ways(DISK_KINDS):
+                await fail_each(stage, DEEDS["a DELETE"], plant, how)
 
 
 @pytest.mark.parametrize("has_index", [True, False], ids=["index", "no-index"])
