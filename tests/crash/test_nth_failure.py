@@ -142,8 +142,12 @@ async def test_a_failed_sync_that_is_taken_for_a_success_is_found(monkeypatch: p
     monkeypatch.setattr(JournalWriter, "sync", sync)
     async with prepared() as stage:
         with pytest.raises((AssertionError, DamagedError)):
-            for plant, how in ways(DISK_KINDS):
-                await fail_each(stage, DEEDS["a DELETE"], plant, how)
+            await _delete_in_all_ways(stage)
+
+
+async def _delete_in_all_ways(stage: Stage) -> None:
+    for plant, how in ways(DISK_KINDS):
+        await fail_each(stage, DEEDS["a DELETE"], plant, how)
 
 
 @pytest.mark.parametrize("has_index", [True, False], ids=["index", "no-index"])
