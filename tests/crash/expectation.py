@@ -38,6 +38,9 @@ class KeyState:
         dirty: The ETag of its newest acknowledged change, DELETED for a delete; None where the origin has it.
         pending: The same of a change that is under way; None where there is none.
         is_flushing: The confirmation of `dirty` is under way.
+        is_refused: `dirty` is quarantined.
+        is_marking: Its quarantine, or its release, is under way.
+        is_leaving: Its discard is under way.
         clean: The ETags of clean versions that an unclean stop may bring back: no older one than the last that was
         flushed.
         newest_clean: The one that is in the cache now, if any; after a clean stop nothing else may be.
@@ -46,12 +49,16 @@ class KeyState:
     dirty: str | None = None
     pending: str | None = None
     is_flushing: bool = False
+    is_refused: bool = False
+    is_marking: bool = False
+    is_leaving: bool = False
     clean: set[str] = field(default_factory=set)
     newest_clean: str | None = None
 
     def acknowledge(self) -> None:
         """The change under way is acknowledged."""
         self.dirty, self.pending = self.pending, None
+        self.is_refused = False
         self.clean, self.newest_clean = set(), None
 
     def confirm(self) -> None:
@@ -60,6 +67,26 @@ class KeyState:
         self.newest_clean = self.dirty or None
         self.clean = {self.dirty} if self.dirty else set()
         self.dirty, self.is_flushing = None, False
+
+    def mark(self) -> None:
+        """The quarantine or the release under way is journaled."""
+        self.is_refused, self.is_marking = not self.is_refused, False
+
+    def discard(self) -> None:
+        """The discard under way is journaled: nothing is known of the key."""
+        self.dirty, self.is_refused, self.is_leaving = None, False, False
+        self.clean, self.newest_clean = set(), None
+
+    def forget(self) -> None:
+        """What was cached must not come back."""
+        self.clean, self.newest_clean = set(), None
+
+    def may_be_refused(self, dirty: str) -> set[bool]:
+        """Say whether a change that was found may, and may not, be quarantined."""
+        if dirty == self.pending:
+            # A delete that replaces a delete cannot be told from it.
+            return {False, self.is_refused} if dirty == self.dirty else {False}
+        return {True, False} if self.is_marking else {self.is_refused}
 
 
 @dataclass
@@ -110,7 +137,8 @@ class Expectation:
         rows = Rows(recovered.index)
         queued = {change.key: change for change in recovered.dirty}
         for name in {*self.keys, *queued, *_object_keys(recovered)}:
-            self._check_key(rows, name, recovered)
+            refused = name in queued and bool(queued[name].quarantine_reason)
+            self._check_key(rows, name, recovered, is_refused=refused)
         for key, value in rows_of(recovered.index, Family.OBJECTS):
             self._check_bytes(filesystem, rows, keys.split_object_key(key).key, decode_object(value))
         self._check_uploads(filesystem, recovered)
@@ -119,18 +147,26 @@ class Expectation:
                 f"clean rows of epoch {recovered.trusted_epoch} are trusted after an unclean stop"
             )
 
-    def _check_key(self, rows: Rows, key: str, recovered: Recovered) -> None:
+    def _check_key(self, rows: Rows, key: str, recovered: Recovered, *, is_refused: bool) -> None:
         state = self.keys.get(key, KeyState())
         overlay, record = rows.overlay(BUCKET, key), rows.object(BUCKET, key)
         dirty = None if overlay is None else DELETED if overlay.is_tombstone else overlay.etag
         allowed = {state.dirty}
         if state.pending is not None:
             allowed.add(state.pending)
-        if state.is_flushing:
+        if state.is_flushing or state.is_leaving:
             allowed.add(None)
         if dirty not in allowed:
             raise ViolationError(f"{key}: {_shown(dirty)} is dirty, expected was {_shown(*allowed)}")
-        if dirty is not None or record is None:
+        if dirty is not None and is_refused not in state.may_be_refused(dirty):
+            raise ViolationError(f"{key}: {_shown(dirty)} is{'' if is_refused else ' not'} quarantined")
+        if dirty is None:
+            self._check_clean(key, state, record, recovered)
+
+    def _check_clean(
+        self, key: str, state: KeyState, record: ObjectRecord | None, recovered: Recovered
+    ) -> None:
+        if record is None:
             return
         clean = set(state.clean)
         if state.is_flushing and state.dirty:
@@ -220,7 +256,10 @@ def settled_state(rows: Rows, key: str) -> KeyState:
     """Say what the rows say of a key that nobody works on."""
     overlay, record = rows.overlay(BUCKET, key), rows.object(BUCKET, key)
     if overlay is not None:
-        return KeyState(dirty=DELETED if overlay.is_tombstone else overlay.etag)
+        entry = rows.dirty(overlay.sequence)
+        assert entry is not None, f"{key} has no entry {overlay.sequence}"
+        dirty = DELETED if overlay.is_tombstone else overlay.etag
+        return KeyState(dirty=dirty, is_refused=bool(entry.quarantine_reason))
     if record is None:
         return KeyState()
     return KeyState(clean={record.etag}, newest_clean=record.etag)
@@ -234,7 +273,7 @@ def _read(filesystem: FakeFilesystem, extent: Extent) -> bytes | None:
     place = extent.location
     for path in (segment_path(place.segment_id), journal_path(place.segment_id)):
         try:
-            return filesystem.contents(path)[place.offset : place.offset + place.length]
+            return filesystem.contents(path, place.offset, place.offset + place.length)
         except FileNotFoundError:
             continue
     return None

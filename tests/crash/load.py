@@ -1,16 +1,19 @@
 """A load on an open directory, and power cuts anywhere in it.
 
-`Cutter` is called before each call that changes the disk and around each write of the index. Now and then it makes an
-image of what a power cut or a SIGKILL right there would leave, starts it, and compares it with what clients were told
-so far. Sometimes the start is itself cut short, and sometimes the machine loses power once more right after it.
+`Cutter` is called before each call that changes the disk and around each write of the index, those of the start itself
+included. Now and then it makes an image of what a power cut or a SIGKILL right there would leave, starts it, and compares
+it with what clients were told so far. Sometimes the start is itself cut short, up to three times in a row, and sometimes
+the machine loses power once more right after it. The index of an image is gone, a copy from an earlier checkpoint, or as
+of the last checkpoint or any batch after it.
 
-`Load` is what goes on meanwhile: clients that put, delete, upload and go away, flush confirmations, fills,
-checkpoints, compactions, reclaim. Everything runs in one thread, so that a seed gives one run.
+`Load` is what goes on meanwhile: clients that put, delete, upload and go away, flush confirmations, refusals, releases
+and discards, fills, checkpoints, compactions, reclaim. Everything runs in one thread, so that a seed gives one run.
 """
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -34,6 +37,11 @@ CLIENTS = 4
 KEYS_A_CLIENT = 4
 PARTS_MAX = 3
 MANY_PARTS = 18
+CUT_STARTS = (0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 3)
+"""How many starts in a row are cut short, drawn for each cut."""
+
+COPIES_MAX = 4
+"""Copies of the index at earlier checkpoints that may come back."""
 
 
 class DeafFile(FakeFile):
@@ -44,15 +52,18 @@ class DeafFile(FakeFile):
 
 
 class CutFilesystem(FakeFilesystem):
-    """Calls back before each changing call. What `is_deaf` names is not synced, whatever is asked: a planted bug.
+    """Calls back before each changing call. Two bugs can be planted in it.
 
-    Clones are plain: whoever starts from one has a disk that does what it says.
+    What `is_deaf` names is not synced, whatever is asked. With `forgets_renames` the sync of a directory after a rename in
+    it does nothing. Clones are plain: whoever starts from one has a disk that does what it says.
     """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed=seed)
         self.before_change: Callable[[str], None] = lambda _what: None
         self.is_deaf: Callable[[str], bool] = lambda _path: False
+        self.forgets_renames = False
+        self._renamed: set[str] = set()
 
     def take_over(self, left: FakeFilesystem) -> None:
         """Go on with what another file system holds."""
@@ -75,18 +86,34 @@ class CutFilesystem(FakeFilesystem):
             file.__class__ = DeafFile
         return file
 
+    def rename(self, path: str, target: str) -> None:
+        """Give a file another name."""
+        super().rename(path, target)
+        self._renamed.add(target.rpartition("/")[0])
+
     def sync_directory(self, path: str) -> None:
         """Make names durable, or not."""
-        if not self.is_deaf(path):
+        is_forgotten = self.forgets_renames and path in self._renamed
+        self._renamed.discard(path)
+        if not self.is_deaf(path) and not is_forgotten:
             super().sync_directory(path)
 
 
 class CutIndex(FakeIndex):
-    """Calls back before and after each write and checkpoint."""
+    """Calls back before and after each write and checkpoint, and keeps copies of the last checkpoints.
+
+    With `is_deaf` a checkpoint does nothing and says that it did: a planted bug.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.around_write: Callable[[str], None] = lambda _what: None
+        self.is_deaf = False
+        self.copies: deque[FakeIndex] = deque(maxlen=COPIES_MAX)
+
+    def take_over(self, left: FakeIndex) -> None:
+        """Go on with the rows of another index."""
+        self._tables, self._durable, self._unsynced = left._tables, left._durable, left._unsynced
 
     def write(self, batch: Sequence[IndexWrite]) -> None:
         """Write a batch."""
@@ -97,8 +124,19 @@ class CutIndex(FakeIndex):
     def checkpoint(self) -> None:
         """Make batches durable."""
         self.around_write("before checkpoint")
-        super().checkpoint()
+        if not self.is_deaf:
+            super().checkpoint()
+            self.copies.append(self.checkpoint_clone())
         self.around_write("after checkpoint")
+
+
+class CutHome(IndexHome):
+    """`recovery.IndexHome` over CutIndexes: closed and opened again, one has what was not durable still before it."""
+
+    def open(self) -> FakeIndex:
+        """Give the index."""
+        self.index._is_closed = False
+        return self.index
 
 
 @dataclass
@@ -112,8 +150,9 @@ class Cutter:
     cuts: int = 0
     violation: str = ""
     filesystem: CutFilesystem | None = None
-    index: FakeIndex | None = None
+    index: CutIndex | None = None
     directory: OpenDirectory | None = None
+    is_stopped: bool = False
     kinds: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -142,7 +181,7 @@ class Cutter:
         assert self.filesystem is not None
         self.kinds[where.partition(" ")[0]] = self.kinds.get(where.partition(" ")[0], 0) + 1
         filesystem, index = self._image(self.filesystem, self.index)
-        if self.draws.random() < 0.2:
+        for _ in range(self.draws.choice(CUT_STARTS)):
             filesystem, index = self._cut_start(filesystem, index)
         recovered, home = _start(filesystem, index)
         self._check(filesystem, recovered)
@@ -163,6 +202,14 @@ class Cutter:
         )
         if index is None or self.draws.random() < lost_index:
             return left, None
+        # After a clean stop what is cached is trusted, so there an older index is no state that a power cut leaves.
+        if (
+            isinstance(index, CutIndex)
+            and index.copies
+            and not self.is_stopped
+            and self.draws.random() < 0.15
+        ):
+            return left, self.draws.choice(index.copies).kill_clone()
         batches = index.batches_after_checkpoint
         kept = self.draws.choice([0, self.draws.randint(0, batches), batches]) if is_power_cut else batches
         return left, index.clone_at(kept)
@@ -170,7 +217,7 @@ class Cutter:
     def _cut_start(
         self, filesystem: FakeFilesystem, index: FakeIndex | None
     ) -> tuple[FakeFilesystem, FakeIndex | None]:
-        filesystem.halt_at(self.draws.randint(1, 12))
+        filesystem.halt_at(self.draws.randint(1, 20))
         home = IndexHome(index)
         with suppress(Halted):
             recover(recovery_parts(filesystem, home))
@@ -232,8 +279,15 @@ class Load:
     async def _step(self, key: str) -> None:
         state = self._expectation.key(key)
         choice = self._draws.random()
-        if state.dirty is not None and (choice < 0.25 or self._is_crowded):
-            await self._flush(key)
+        if state.is_refused and (choice < 0.4 or self._is_crowded):
+            await self._settle_refused(key)
+        elif state.dirty is not None and not state.is_refused and (choice < 0.25 or self._is_crowded):
+            if choice < 0.06:
+                await self._mark(key, self._directory.quarantine(key, "refused"))
+            else:
+                await self._flush(key)
+        elif state.newest_clean and choice < 0.03:
+            await self._forget(key)
         elif choice < 0.60 and not self._is_crowded:
             await self._put(key)
         elif choice < 0.70:
@@ -296,6 +350,26 @@ class Load:
         state.is_flushing = True
         await self._directory.flush(key)
         state.confirm()
+
+    async def _settle_refused(self, key: str) -> None:
+        """Send it again, or give it up."""
+        if self._draws.random() < 0.5:
+            await self._mark(key, self._directory.release(key))
+            return
+        state = self._expectation.key(key)
+        state.is_leaving = True
+        await self._directory.discard(key)
+        state.discard()
+
+    async def _mark(self, key: str, work: Awaitable[None]) -> None:
+        state = self._expectation.key(key)
+        state.is_marking = True
+        await work
+        state.mark()
+
+    async def _forget(self, key: str) -> None:
+        await self._directory.forget(key)
+        self._expectation.key(key).forget()
 
     async def _fill(self, key: str) -> None:
         data = self._new_body()
@@ -387,7 +461,9 @@ class Run:
 
     Attributes:
         is_deaf: Which paths are never synced: a planted bug.
-        plant: Does something to each opened directory: another planted bug.
+        is_index_deaf: Checkpoints of the index are claimed and not made: another.
+        forgets_renames: The directory is not synced after a rename: another.
+        plant: Does something to each opened directory: any other.
     """
 
     seed: int
@@ -395,6 +471,8 @@ class Run:
     chance: float = 0.04
     steps: int = 25
     is_deaf: Callable[[str], bool] = lambda _path: False
+    is_index_deaf: bool = False
+    forgets_renames: bool = False
     plant: Callable[[OpenDirectory], None] = lambda _directory: None
 
     def start(self) -> Cutter:
@@ -409,12 +487,9 @@ class Run:
     async def _generation(
         self, cutter: Cutter, draws: random.Random, left: FakeFilesystem, index: FakeIndex
     ) -> tuple[FakeFilesystem, FakeIndex]:
-        filesystem = CutFilesystem(draws.getrandbits(32))
-        filesystem.take_over(left)
-        filesystem.is_deaf = self.is_deaf
-        home = IndexHome.of(CutIndex)
-        adopted = home.open()
-        adopted._tables, adopted._durable, adopted._unsynced = index._tables, index._durable, index._unsynced
+        filesystem = self._filesystem(cutter, draws, left)
+        home = self._home(cutter, index)
+        cutter.filesystem = filesystem
         async with open_directory(
             filesystem,
             home,
@@ -424,17 +499,37 @@ class Run:
         ) as directory:
             self.plant(directory)
             cutter.expectation.adopt(directory.recovered)
-            cutter.filesystem, cutter.index, cutter.directory = filesystem, home.index, directory
-            filesystem.before_change = cutter.consider
-            assert isinstance(home.index, CutIndex)
-            home.index.around_write = cutter.consider
+            cutter.directory = directory
             await Load(directory, cutter, draws, self.steps).run()
             if draws.random() < 0.5:
                 await directory.stop()
+                cutter.is_stopped = True
                 for _ in range(3):
                     cutter.cut("after the stop")
+                cutter.is_stopped = False
             cutter.filesystem = None
         if draws.random() < 0.5:
             return filesystem.kill_clone(), home.index.kill_clone()
         kept = draws.randint(0, home.index.batches_after_checkpoint)
         return filesystem.crash_clone(draws), home.index.clone_at(kept)
+
+    def _filesystem(self, cutter: Cutter, draws: random.Random, left: FakeFilesystem) -> CutFilesystem:
+        filesystem = CutFilesystem(draws.getrandbits(32))
+        filesystem.take_over(left)
+        filesystem.is_deaf, filesystem.forgets_renames = self.is_deaf, self.forgets_renames
+        filesystem.before_change = cutter.consider
+        return filesystem
+
+    def _home(self, cutter: Cutter, left: FakeIndex) -> CutHome:
+        """Make a home of the index that was left, and of those that come after it is thrown away."""
+
+        def make() -> CutIndex:
+            index = CutIndex()
+            index.is_deaf, index.around_write = self.is_index_deaf, cutter.consider
+            cutter.index = index
+            return index
+
+        home = CutHome.of(make)
+        assert cutter.index is not None
+        cutter.index.take_over(left)
+        return home

@@ -4,11 +4,12 @@ A failure prints its seed and the number of its cut; the same seed gives the sam
 
     FOREBAY_SEED=7 FOREBAY_CUTS=300 pytest tests/crash/test_power_cut.py
 
-FOREBAY_TEST_LONG=1 makes ten times as many cuts.
+FOREBAY_TEST_LONG=1 makes eight times as many cuts. Each seed is a test of its own, so that they run beside each other.
 """
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -16,17 +17,23 @@ import pytest
 from storage import ids, recovery
 from storage.applier import write_group
 from storage.cached import DropSegment
+from storage.compaction import Compaction
+from storage.journal_files import remove_files
+from storage.journal_log import SealedFile
 from storage.journal_scan import scan
 from storage.reclaim import Reclaim
 from storage.records import FORMAT, EpochEnded, IdsReserved, decode_mutation
 from storage.rows import Rows
+from storage.segments import segment_path
 from tests.crash.load import Cutter, Run
 from tests.fakes.open_directory import OpenDirectory
+from tests.fakes.records import BUCKET
 
 SEED = int(os.environ.get("FOREBAY_SEED", "1"))
 IS_LONG = os.environ.get("FOREBAY_TEST_LONG", "") not in {"", "0"}
-CUTS = int(os.environ.get("FOREBAY_CUTS", "2000" if IS_LONG else "160"))
-RUNS = 4
+CUTS = int(os.environ.get("FOREBAY_CUTS", "5120" if IS_LONG else "640"))
+RUNS = 8
+PLANTED_RUNS = 4
 PLANTED_CUTS_MAX = 400
 
 
@@ -51,13 +58,25 @@ def test_directory_when_power_is_cut_anywhere(seed: int) -> None:
 def is_found(
     *,
     chance: float = 0.1,
+    steps: int = 25,
     is_deaf: Callable[[str], bool] = lambda _path: False,
+    is_index_deaf: bool = False,
+    forgets_renames: bool = False,
     plant: Callable[[OpenDirectory], None] = lambda _directory: None,
 ) -> bool:
     """Whether any of a few runs shows a planted bug."""
     runs = [
-        Run(seed, PLANTED_CUTS_MAX // RUNS, chance, is_deaf=is_deaf, plant=plant)
-        for seed in range(SEED, SEED + RUNS)
+        Run(
+            seed,
+            PLANTED_CUTS_MAX // PLANTED_RUNS,
+            chance,
+            steps,
+            is_deaf=is_deaf,
+            is_index_deaf=is_index_deaf,
+            forgets_renames=forgets_renames,
+            plant=plant,
+        )
+        for seed in range(SEED, SEED + PLANTED_RUNS)
     ]
     return any(run.start().violation for run in runs)
 
@@ -72,6 +91,53 @@ def test_cuts_when_something_is_not_synced(deaf_path: str) -> None:
         return path.startswith(deaf_path) if deaf_path.endswith("/") else path == deaf_path
 
     assert is_found(is_deaf=is_deaf)
+
+
+def test_cuts_when_a_rename_is_not_synced() -> None:
+    """Leaving out the sync of the directory after a rename alone, as of a new journal file, is found."""
+    assert is_found(forgets_renames=True)
+
+
+def test_cuts_when_an_index_checkpoint_is_claimed_and_not_made() -> None:
+    """A checkpoint that returns before the rows are durable is found: a clean stop vouches for what is cached."""
+    # Cuts after the stop only, and short loads, so that there are many stops.
+    assert is_found(is_index_deaf=True, chance=0.0, steps=8)
+
+
+def test_cuts_when_segments_go_before_the_confirmation_is_durable() -> None:
+    """Unlinking a segment as soon as the origin has its bytes, before the journal says so, is found."""
+
+    def plant(directory: OpenDirectory) -> None:
+        flush = directory.flush
+
+        async def flush_early(key: str) -> int:
+            record = Rows(directory.index).object(BUCKET, key)
+            named = {extent.location.segment_id for extent in record.extents} if record else set()
+            for segment_id in named:
+                with suppress(FileNotFoundError):
+                    directory.filesystem.unlink(segment_path(segment_id))
+            return await flush(key)
+
+        directory.flush = flush_early  # type: ignore[method-assign]  # the planted bug
+
+    assert is_found(plant=plant)
+
+
+def test_cuts_when_journal_files_go_before_the_compacted_one_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Unlinking what a compaction replaces before the new file has its name, synced, is found."""
+    original = Compaction._write
+
+    def write_late(self: Compaction, sealed: Sequence[SealedFile], segment_id: int, sequence: int) -> int:
+        records = list(self._live_records(sealed))
+        remove_files(self._filesystem, [file.path for file in sealed])
+        monkeypatch.setattr(Compaction, "_live_records", lambda _self, _sealed: iter(records))
+        return original(self, sealed, segment_id, sequence)
+
+    monkeypatch.setattr(Compaction, "_write", write_late)
+
+    assert is_found()
 
 
 def test_cuts_when_start_does_not_settle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +191,8 @@ def test_cuts_when_a_clean_stop_vouches_for_too_much() -> None:
 
         directory.stop = stop  # type: ignore[method-assign]  # the planted bug
 
-    # Cuts after the stop only, so that there are many stops.
-    assert is_found(plant=plant, chance=0.0)
+    # Cuts after the stop only, and short loads, so that there are many stops.
+    assert is_found(plant=plant, chance=0.0, steps=8)
 
 
 def test_cuts_when_ids_are_used_before_they_are_reserved(monkeypatch: pytest.MonkeyPatch) -> None:

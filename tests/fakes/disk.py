@@ -4,7 +4,7 @@ The fault model is stated in `tests/fakes/filesystem.py`.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -42,7 +42,11 @@ def apply(image: bytearray, change: Write | Truncate) -> None:
 
 @dataclass(eq=False, slots=True)
 class Inode:
-    """One file: `data` as a process reads it, `durable` as the disk holds it, `pending` the way between them."""
+    """One file: `data` as a process reads it, `durable` as the disk holds it, `pending` the way between them.
+
+    A clone shares the bytes with its original until either changes them, so that an image costs no more than what is
+    written after it.
+    """
 
     data: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
@@ -50,6 +54,8 @@ class Inode:
     serial: int = 0
     links: int = 0
     handles: int = 0
+    is_data_shared: bool = False
+    is_durable_shared: bool = False
 
     @property
     def is_gone(self) -> bool:
@@ -68,10 +74,12 @@ class Inode:
 
     def sync(self, serial: int) -> None:
         """Make the changes up to `serial` durable; a later one, made while the sync ran, is not covered."""
-        for change in self.pending:
-            if change.serial <= serial:
-                apply(self.durable, change)
-        self.pending = [change for change in self.pending if change.serial > serial]
+        covered = [change for change in self.pending if change.serial <= serial]
+        if covered:
+            durable = self._own_durable()
+            for change in covered:
+                apply(durable, change)
+            self.pending = [change for change in self.pending if change.serial > serial]
 
     def fail_sync(self, draws: random.Random) -> None:
         """Let each pending change reach the disk or be dropped for good; what reads back may be either.
@@ -79,28 +87,59 @@ class Inode:
         As Linux does after a write-back error: the pages are marked clean, so that no later sync writes them, and they
         read back until they are evicted. The size in memory stays.
         """
+        durable = self._own_durable()
         for change in self.pending:
             if draws.random() < 0.5:
-                apply(self.durable, change)
+                apply(durable, change)
         self.pending.clear()
         if draws.random() < 0.5:
             size = len(self.data)
-            self.data[:] = self.durable
+            self.data, self.is_data_shared = bytearray(durable), False
             apply(self.data, Truncate(0, size))
 
-    def crashed(self, draws: random.Random, keep_probability: float) -> bytearray:
-        """Give the bytes after a power cut: the durable ones and any part of the pending changes."""
-        image = bytearray(self.durable)
-        for change in self.pending:
-            if draws.random() < keep_probability:
-                apply(image, change)
-            elif isinstance(change, Write) and keep_probability > 0 and draws.random() < 0.5:
-                _tear(image, change, draws, keep_probability)
-        return image
+    def replace(self, data: bytes | bytearray) -> None:
+        """Hold other bytes, durably."""
+        self.data, self.durable = bytearray(data), bytearray(data)
+        self.is_data_shared = self.is_durable_shared = False
+        self.pending.clear()
+
+    def crashed(self, draws: random.Random, keep_probability: float) -> "Inode":
+        """Give the file after a power cut: the durable bytes and any part of the pending changes, all durable."""
+        if not self.pending:
+            self.is_durable_shared = True
+            image = self.durable
+        else:
+            image = bytearray(self.durable)
+            for change in self.pending:
+                if draws.random() < keep_probability:
+                    apply(image, change)
+                elif isinstance(change, Write) and keep_probability > 0 and draws.random() < 0.5:
+                    _tear(image, change, draws, keep_probability)
+        return Inode(data=image, durable=image, links=1, is_data_shared=True, is_durable_shared=True)
+
+    def copied(self) -> "Inode":
+        """Give the file as it is, as far from durable as it is; nobody has the copy open."""
+        self.is_data_shared = self.is_durable_shared = True
+        return Inode(
+            self.data,
+            self.durable,
+            list(self.pending),
+            self.serial,
+            self.links,
+            is_data_shared=True,
+            is_durable_shared=True,
+        )
 
     def _change(self, change: Write | Truncate) -> None:
+        if self.is_data_shared:
+            self.data, self.is_data_shared = bytearray(self.data), False
         apply(self.data, change)
         self.pending.append(change)
+
+    def _own_durable(self) -> bytearray:
+        if self.is_durable_shared:
+            self.durable, self.is_durable_shared = bytearray(self.durable), False
+        return self.durable
 
 
 def _tear(image: bytearray, write: Write, draws: random.Random, keep_probability: float) -> None:
@@ -153,13 +192,17 @@ class Tree:
             _set(entry.directory.entries, entry)
         self.pending.append(operation)
 
-    def sync(self, directory: Directory) -> None:
-        """Make the operations that touch a directory durable."""
+    def sync(self, directory: Directory, begun: Sequence[tuple[Entry, ...]] | None = None) -> None:
+        """Make the operations that touch a directory durable; `begun` are those that were pending when the sync began."""
+        covered = {id(operation) for operation in (self.pending if begun is None else begun)}
+        rest = []
         for operation in self.pending:
-            if _touches(operation, directory):
+            if id(operation) in covered and _touches(operation, directory):
                 for entry in operation:
                     _set(entry.directory.durable, entry)
-        self.pending = [operation for operation in self.pending if not _touches(operation, directory)]
+            else:
+                rest.append(operation)
+        self.pending = rest
 
     def fail_sync(self, directory: Directory, draws: random.Random) -> None:
         """Make any subset of the operations that touch a directory durable; the others stay pending."""
@@ -183,15 +226,37 @@ class Tree:
         def rebuild(old: Directory) -> Directory:
             new = Directory()
             for name, node in names[id(old)].items():
-                new.entries[name] = rebuild(node) if isinstance(node, Directory) else _restarted(node)
+                if isinstance(node, Directory):
+                    new.entries[name] = rebuild(node)
+                else:
+                    new.entries[name] = node.crashed(draws, keep_probability)
             new.durable.update(new.entries)
             return new
 
-        def _restarted(inode: Inode) -> Inode:
-            image = inode.crashed(draws, keep_probability)
-            return Inode(data=image, durable=bytearray(image), links=1)
-
         return Tree(rebuild(self.root))
+
+    def copied(self) -> "Tree":
+        """Give the same tree, as far from durable as it is."""
+        copies: dict[int, Inode | Directory] = {}
+
+        def copied(node: Inode | Directory) -> Inode | Directory:
+            if id(node) not in copies:
+                if isinstance(node, Inode):
+                    copies[id(node)] = node.copied()
+                else:
+                    copies[id(node)] = new = Directory()
+                    new.entries.update((name, copied(child)) for name, child in node.entries.items())
+                    new.durable.update((name, copied(child)) for name, child in node.durable.items())
+            return copies[id(node)]
+
+        def copied_entry(entry: Entry) -> Entry:
+            directory = copied(entry.directory)
+            assert isinstance(directory, Directory)
+            return Entry(directory, entry.name, None if entry.node is None else copied(entry.node))
+
+        root = copied(self.root)
+        assert isinstance(root, Directory)
+        return Tree(root, [tuple(map(copied_entry, operation)) for operation in self.pending])
 
 
 def inodes(directory: Directory) -> Iterator[Inode]:

@@ -23,7 +23,6 @@ The fault model:
 Not modelled: bytes that change by themselves (`replace_contents` does it by hand), reads torn by a write at the same time.
 """
 
-import copy
 import errno
 import os
 import random
@@ -184,6 +183,7 @@ class FakeFilesystem:
 
     Attributes:
         calls: Every call so far, in order.
+        failures_total: Calls that a fault has struck.
         cold_paths: Files that `pread_if_cached` finds not in memory.
         on_sync: Runs while an `fdatasync` is under way, on its thread; may sleep or wait.
         draws: Where the model's own chances come from (what a failed sync drops).
@@ -191,6 +191,7 @@ class FakeFilesystem:
 
     def __init__(self, *, disk_bytes_max: int = 1 << 40, seed: int = 0) -> None:
         self.calls: list[Call] = []
+        self.failures_total = 0
         self.cold_paths: set[str] = set()
         self.on_sync: Callable[[str], None] = lambda _path: None
         self.draws = random.Random(seed)
@@ -301,9 +302,11 @@ class FakeFilesystem:
         chosen = frozenset(operations) or CHANGING
         self._faults.append(_Fault(chosen, when, nth, error_number, is_persistent, written_share))
 
-    def heal(self) -> None:
-        """Forget all faults."""
+    def heal(self) -> bool:
+        """Forget all faults; True where any has struck."""
+        has_struck = any(fault.calls_left <= 0 for fault in self._faults)
         self._faults.clear()
+        return has_struck
 
     def halt_at(self, nth: int) -> None:
         """Let the n-th changing call from now be the last: it takes effect and raises Halted."""
@@ -317,18 +320,15 @@ class FakeFilesystem:
     def kill_clone(self) -> "FakeFilesystem":
         """Give a file system as after a SIGKILL now: nothing is lost, nothing more is durable."""
         with self._lock:
-            return self._clone(copy.deepcopy(self._tree))
+            return self._clone(self._tree.copied())
 
-    def contents(self, path: str) -> bytes:
-        """The bytes of a file, without a call."""
-        return bytes(self._inode(path).data)
+    def contents(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+        """The bytes `[start, stop)` of a file, all by default, without a call."""
+        return bytes(self._inode(path).data[start:stop])
 
     def replace_contents(self, path: str, data: bytes | bytearray) -> None:
         """Put other bytes into a file, durably and without a call: damage."""
-        inode = self._inode(path)
-        inode.data[:] = data
-        inode.durable[:] = data
-        inode.pending.clear()
+        self._inode(path).replace(data)
 
     # --- for FakeFile ---
 
@@ -344,6 +344,7 @@ class FakeFilesystem:
             self.calls.append(call)
             self._changing_calls += operation in CHANGING
             fault = next((fault for fault in self._faults if fault.strikes(call)), None)
+            self.failures_total += fault is not None
             if fault and operation not in {
                 Operation.PWRITE,
                 Operation.FDATASYNC,

@@ -48,8 +48,8 @@ class FakeIndex:
         self._tables = {family: _Table() for family in Family}
         self._durable: dict[Family, dict[bytes, bytes]] = {family: {} for family in Family}
         self._unsynced: list[tuple[IndexWrite, ...]] = []
-        self._writes_until_failure = 0
-        self._checkpoints_until_failure = 0
+        self._write_fault = _Countdown()
+        self._checkpoint_fault = _Countdown()
         self._is_closed = False
         self.writes_total = 0
         self.checkpoints_total = 0
@@ -81,8 +81,7 @@ class FakeIndex:
             assert isinstance(key, bytes), f"not bytes: {key!r}"
             assert value is None or isinstance(value, bytes), f"not bytes: {value!r}"
         with self._lock:
-            self._writes_until_failure -= 1
-            if self._writes_until_failure == 0:
+            if self._write_fault.strikes():
                 raise DiskFailedError("index write failed: on command")
             for family, key, value in batch:
                 self._tables[family].apply(key, value)
@@ -93,8 +92,7 @@ class FakeIndex:
         """Remember what is written as durable."""
         self._check_open()
         with self._lock:
-            self._checkpoints_until_failure -= 1
-            if self._checkpoints_until_failure == 0:
+            if self._checkpoint_fault.strikes():
                 raise UnknownOutcomeError("index sync failed: on command")
             for batch in self._unsynced:
                 _apply(self._durable, batch)
@@ -136,13 +134,40 @@ class FakeIndex:
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
-    def fail_write(self, nth: int = 1) -> None:
-        """Let the n-th write from now fail, once."""
-        self._writes_until_failure = nth
+    def fail_write(self, nth: int = 1, *, is_persistent: bool = False) -> None:
+        """Let the n-th write from now fail, once or with all that follow it."""
+        self._write_fault = _Countdown(nth, is_persistent=is_persistent)
 
-    def fail_checkpoint(self, nth: int = 1) -> None:
-        """Let the n-th checkpoint from now fail, once."""
-        self._checkpoints_until_failure = nth
+    def fail_checkpoint(self, nth: int = 1, *, is_persistent: bool = False) -> None:
+        """Let the n-th checkpoint from now fail, once or with all that follow it."""
+        self._checkpoint_fault = _Countdown(nth, is_persistent=is_persistent)
+
+    def take_faults(self, other: "FakeIndex") -> None:
+        """Count on where another index has begun to, as for an index that is opened again."""
+        self._write_fault, self._checkpoint_fault = other._write_fault, other._checkpoint_fault
+
+    def heal(self) -> bool:
+        """Forget what was to fail; True where anything has failed."""
+        has_struck = self._write_fault.has_struck or self._checkpoint_fault.has_struck
+        self._write_fault, self._checkpoint_fault = _Countdown(), _Countdown()
+        return has_struck
+
+
+class _Countdown:
+    """A fault that strikes at the n-th call, and at all later ones where it is persistent; never where n is 0."""
+
+    def __init__(self, nth: int = 0, *, is_persistent: bool = False) -> None:
+        self._nth = nth
+        self._is_persistent = is_persistent
+        self._calls = 0
+        self.has_struck = False
+
+    def strikes(self) -> bool:
+        """Count a call; say whether it fails."""
+        self._calls += 1
+        is_hit = self._calls == self._nth or (self._is_persistent and self._calls > self._nth > 0)
+        self.has_struck |= is_hit
+        return is_hit
 
 
 def _apply(rows: dict[Family, dict[bytes, bytes]], batch: Sequence[IndexWrite]) -> None:

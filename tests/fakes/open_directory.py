@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Self
 
 import msgspec
 
@@ -28,8 +29,10 @@ from storage.journal_log import JOURNAL_FILE_BYTES, JournalLog
 from storage.reclaim import Reclaim, ReclaimParts
 from storage.records import (
     FORMAT,
+    Discarded,
     EpochEnded,
     Flushed,
+    Forgotten,
     ObjectRecord,
     ObjectState,
     OriginIdentity,
@@ -37,6 +40,8 @@ from storage.records import (
     PartSize,
     PartUploaded,
     Put,
+    Quarantined,
+    Released,
     Tombstone,
     UploadAborted,
     UploadCompleted,
@@ -92,7 +97,7 @@ class IndexHome:
         self._make: Callable[[], FakeIndex] = FakeIndex
 
     @classmethod
-    def of(cls, make: Callable[[], FakeIndex]) -> "IndexHome":
+    def of(cls, make: Callable[[], FakeIndex]) -> Self:
         """Make a home whose indexes are made by `make`."""
         home = cls(make())
         home._make = make
@@ -187,6 +192,27 @@ class OpenDirectory:
         origin = None if overlay.is_tombstone else OriginIdentity("", 0, overlay.size, overlay.etag)
         validated = Validated(10.0, self.recovered.epoch)
         await self.commit.commit(Flushed(FORMAT, overlay.sequence, origin, validated))
+        return overlay.sequence
+
+    async def quarantine(self, key: str, reason: str) -> None:
+        """Note that the origin refuses the newest change of a key for good."""
+        await self.commit.commit(Quarantined(FORMAT, self._dirty_sequence(key), reason))
+
+    async def release(self, key: str) -> None:
+        """Put a refused change back into the flush queue."""
+        await self.commit.commit(Released(FORMAT, self._dirty_sequence(key)))
+
+    async def discard(self, key: str) -> None:
+        """Give the newest change of a key up."""
+        await self.commit.commit(Discarded(FORMAT, self._dirty_sequence(key)))
+
+    async def forget(self, key: str) -> None:
+        """Forget what is cached of a key, as before an operation that is passed through."""
+        await self.commit.commit(Forgotten(FORMAT, BUCKET, key))
+
+    def _dirty_sequence(self, key: str) -> int:
+        overlay = Rows(self.index).overlay(BUCKET, key)
+        assert overlay is not None, f"{key} is not dirty"
         return overlay.sequence
 
     async def fill(self, key: str, data: bytes) -> bool:

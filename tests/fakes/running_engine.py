@@ -203,6 +203,7 @@ async def running_engine(
     credentials: CredentialSource | None = None,
     object_checksums: Callable[[tuple[Checksum, ...], int | None], ObjectChecksums] | None = None,
     questions: BucketQuestions | None = None,
+    workers: EngineWorkers | None = None,
     seed: int = 1,
 ) -> AsyncIterator[RunningEngine]:
     """Run an engine, with bucket `BUCKET` at its origin, for the length of the block; a given `origin` is running already."""
@@ -212,8 +213,11 @@ async def running_engine(
         if BUCKET not in origin.store.buckets:
             origin.store.create_bucket(BUCKET)
         rng, clock = random.Random(seed), clock or ShiftedClock()
-        pool = ThreadWorkers("pool", 4)
-        stack.callback(pool.close)
+        if workers is None:
+            workers = EngineWorkers(
+                ThreadWorkers("commit", 1), ThreadWorkers("index", 1), ThreadWorkers("pool", 4)
+            )
+        stack.callback(workers.pool.close)
         limiter = Limiter(limits or LimiterSettings(), clock)
         settings = origin_settings or OriginSettings(
             endpoint_url=origin.url, connect_s=min(2.0, answer_s), answer_s=answer_s
@@ -247,7 +251,7 @@ async def running_engine(
                 limiter=limiter,
                 clock=clock,
                 rng=rng,
-                workers=EngineWorkers(ThreadWorkers("commit", 1), ThreadWorkers("index", 1), pool),
+                workers=workers,
                 policies=lambda: table[0],
                 object_checksums=object_checksums or (lambda _declared, _size: lambda _upload, _parts: ()),
                 adapters=adapters,
