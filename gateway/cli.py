@@ -8,20 +8,20 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NoReturn
 
 from gateway import app, demo
-from gateway.build import check_directory
 from gateway.client import GatewayClient, GatewayError
+from gateway.fsck_command import FsckRequest, add_fsck_flags, readable, run_fsck
 from gateway.setting_rows import TABLE
 from gateway.settings import Settings, SettingsError, load
 from gateway.tls import CertificateError
 from storage.clock import SystemClock
 from storage.errors import StorageError
 from storage.requests import BarrierReport, PendingLine, StatusReport
-from storage.types import GIB, KIB, MIB
 
 DONE: Final = 0
 NOT_DONE: Final = 1
@@ -69,19 +69,17 @@ def _demo(_parsed: argparse.Namespace, settings: Settings) -> int:
 def _fsck(parsed: argparse.Namespace, settings: Settings) -> int:
     if not settings.cache_dir:
         raise SettingsError("cache_dir: not set; use --cache-dir or FOREBAY_CACHE_DIR; allowed: a directory")
-    report = check_directory(settings, verify_clean=parsed.verify_clean, progress=_show_progress)
-    if sys.stderr.isatty():
-        sys.stderr.write("\n")
-    for line in report.lines():
-        _say(line)
-    # Notes are of what a start repairs or drops by itself.
-    return NOT_DONE if report.criticals else DONE
-
-
-def _show_progress(done: int, total: int) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r{readable(done)} of {readable(total)} checked ")
-        sys.stderr.flush()
+    wanted = FsckRequest(
+        should_repair=parsed.repair,
+        is_dry=parsed.dry_run,
+        should_refetch=parsed.refetch,
+        verify_clean=parsed.verify_clean,
+        is_json=parsed.json,
+    )
+    wrong = wanted.wrong_use()
+    if wrong:
+        return _complain(wrong, WRONG_USE)
+    return run_fsck(wanted, settings, _say)
 
 
 def _status(_parsed: argparse.Namespace, settings: Settings) -> int:
@@ -139,24 +137,30 @@ def status_lines(report: StatusReport) -> list[str]:
         f"hit ratio   {report.hit_ratio_requests:.1%} of requests, {report.hit_ratio_bytes:.1%} of bytes (5 minutes)",
         f"write-back  {pending}, oldest {report.oldest_pending_s:.1f} s, {report.open_uploads} open uploads",
         f"instance    {report.instance_id}, epoch {report.epoch}",
+        scrub_line(report),
     ]
     lines += [f"suspended   {bucket}: {reason}" for bucket, reason in report.suspended_buckets]
     lines += [pending_line(line) for line in report.quarantined]
     return lines
 
 
+def scrub_line(report: StatusReport) -> str:
+    """Write how far the scrub is, and what it found."""
+    if not report.scrub_bytes_per_s:
+        return "scrub       off"
+    done = "no round done yet"
+    if report.scrub_done_at_s:
+        done = f"last whole round {datetime.fromtimestamp(report.scrub_done_at_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    total = max(1, report.cache_used_bytes)
+    share = min(1.0, report.scrub_round_bytes / total)
+    damaged = f"{report.scrub_damaged_clean} clean and {report.scrub_damaged_dirty} dirty blocks damaged"
+    return f"scrub       {share:.0%} of this round, {done}, {damaged}"
+
+
 def pending_line(line: PendingLine) -> str:
     """Write one change that is not at the origin."""
     what = "delete" if line.is_tombstone else readable(line.size)
     return f"{line.state:<11} s3://{line.bucket}/{line.key} ({what}, {line.attempts} attempts): {line.reason}"
-
-
-def readable(size_bytes: int) -> str:
-    """Write a size with a unit."""
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:.1f} {name}"
-    return f"{size_bytes} B"
 
 
 def _client(settings: Settings) -> GatewayClient:
@@ -211,8 +215,9 @@ def _parser() -> argparse.ArgumentParser:
     discard = _add(commands, "discard", _discard, "give up what the origin refused of one object; it is lost")
     discard.add_argument("place", metavar="s3://BUCKET/KEY")
     discard.add_argument("--yes", action="store_true", help="yes, lose it")
-    fsck = _add(commands, "fsck", _fsck, "check a cache directory that no gateway has open; changes nothing")
-    fsck.add_argument("--verify-clean", action="store_true", help="read what is also at the origin, too")
+    add_fsck_flags(
+        _add(commands, "fsck", _fsck, "check a cache directory that no gateway has open, or repair it")
+    )
     return parser
 
 

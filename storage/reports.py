@@ -127,6 +127,11 @@ def status_report(
         hit_ratio_requests=stats.hit_ratio_requests(now_s),
         hit_ratio_bytes=stats.hit_ratio_bytes(now_s),
         is_draining=is_draining,
+        scrub_bytes_per_s=parts.settings.scrub_bytes_per_s,
+        scrub_round_bytes=stats.scrub_round_bytes,
+        scrub_done_at_s=stats.scrub_done_at_s,
+        scrub_damaged_clean=stats.scrub_damaged["clean"],
+        scrub_damaged_dirty=stats.scrub_damaged["dirty"],
     )
 
 

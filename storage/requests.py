@@ -213,7 +213,7 @@ class BarrierReport(msgspec.Struct, frozen=True):
 
 
 class StatusReport(msgspec.Struct, frozen=True):
-    """What `forebay status` shows."""
+    """What `forebay status` shows. `scrub_done_at_s`: wall time at which the last whole round of the scrub ended, 0 before."""
 
     instance_id: str
     epoch: int
@@ -234,3 +234,8 @@ class StatusReport(msgspec.Struct, frozen=True):
     hit_ratio_requests: float
     hit_ratio_bytes: float
     is_draining: bool = False
+    scrub_bytes_per_s: int = 0
+    scrub_round_bytes: int = 0
+    scrub_done_at_s: float = 0.0
+    scrub_damaged_clean: int = 0
+    scrub_damaged_dirty: int = 0
