@@ -150,6 +150,11 @@ def status_report(
         ),
         unreadable=components.unreadable.lines(QUARANTINED_SHOWN_MAX),
         reopenings=stats.reopenings["done"],
+        scrub_bytes_per_s=parts.settings.scrub_bytes_per_s,
+        scrub_round_bytes=stats.scrub_round_bytes,
+        scrub_done_at_s=stats.scrub_done_at_s,
+        scrub_damaged_clean=stats.scrub_damaged["clean"],
+        scrub_damaged_dirty=stats.scrub_damaged["dirty"],
     )
 
 

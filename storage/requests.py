@@ -264,6 +264,7 @@ class StatusReport(msgspec.Struct, frozen=True):
         unreadable: Acknowledged objects whose bytes can be read neither here nor at the origin, each with the reason.
         reopenings: How often the directory was opened again after a failure of its disk.
         settings_failure: Why the last reload of the settings was refused; the gateway's to fill in, "" where none was.
+        scrub_done_at_s: Wall time at which the last whole round of the scrub ended, 0 before.
     """
 
     instance_id: str
@@ -289,3 +290,8 @@ class StatusReport(msgspec.Struct, frozen=True):
     pointers: tuple[PointerLine, ...] = ()
     unreadable: tuple[tuple[str, str], ...] = ()
     reopenings: int = 0
+    scrub_bytes_per_s: int = 0
+    scrub_round_bytes: int = 0
+    scrub_done_at_s: float = 0.0
+    scrub_damaged_clean: int = 0
+    scrub_damaged_dirty: int = 0
