@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 ROWS_EVERY: Final = 16
 """Every so many batches all rows are checked; each time would take most of the simulation's time."""
 
-WINDOWS: Final = ((10.0, 60), (3600.0, 400))
-"""In so many seconds at most so many requests that write one key."""
+WINDOWS: Final = ((10.0, 50), (3600.0, 200))
+"""In so many seconds at most so many requests that concern one key; some three times what any of the first seeds needs."""
 
 
 class Invariants:

@@ -88,7 +88,7 @@ class SimOrigin:
         refuses: Whether objects are refused for good now and then.
         at_event: Called at each arrival and landing.
         attempts: Requests by operation.
-        sent_at_s: When requests that write were sent, by bucket and key.
+        sent_at_s: When requests were sent, by bucket and key.
     """
 
     loop: DrawnLoop
@@ -111,7 +111,7 @@ class SimOrigin:
         fate = fate_of(self._weather_for(request), self.draws, late_s=self.late_s, refuses=self.refuses)
         self.attempts[operation] += 1
         keys = _written_keys(operation, request)
-        for key in keys:
+        for key in keys or (request.key,):
             self.sent_at_s.setdefault((request.bucket, key), []).append(self.loop.time())
         upload = request.query.get("uploadId", "")
         self._tell(f"{operation} {request.bucket}/{','.join(keys) or request.key} {upload}", fate)
