@@ -6,22 +6,25 @@ Everything that touches the outside world is made here once: files, index, the o
 import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gateway.s3.checksums import completed_checksums
 from gateway.setting_values import Addressing
 from gateway.settings import Settings
 from storage.assembly import EngineParts, EngineSettings, EngineWorkers
-from storage.clock import Clock
+from storage.clock import Clock, SystemClock
 from storage.engine import Engine
+from storage.errors import DamagedError, FormatError
 from storage.filesystem import PosixFilesystem
 from storage.findings import Report
 from storage.flush_events import FlushSettings
 from storage.fsck import check
-from storage.index import RocksIndex
+from storage.fsck_repair import RepairParts, repair, spare_segment_id
+from storage.index import Index, RocksIndex
+from storage.index_aside import RocksRepairHome
 from storage.layered_index import RocksCopies
-from storage.layout import INDEX_DIRECTORY
+from storage.layout import INDEX_DIRECTORY, Layout, read_layout
 from storage.origin.admission import Limiter
 from storage.origin.client import OriginClient
 from storage.origin.control import ControlLane
@@ -29,8 +32,11 @@ from storage.origin.credentials import ChainCredentials, Credentials, Credential
 from storage.origin.endpoint import OriginSettings
 from storage.origin.facts import FactsSource
 from storage.origin.limiter import LimiterSettings
+from storage.origin_look import OriginLook
 from storage.policy import PoliciesInForce
 from storage.records import PartSize, UploadRecord
+from storage.refetch import Refetching
+from storage.repair_outcome import RepairOutcome
 from storage.stats import Stats
 from storage.types import Checksum
 from storage.uploads import ObjectChecksums
@@ -45,6 +51,18 @@ class Surroundings:
     random: random.Random
     workers: Workers
     policies: PoliciesInForce
+
+
+@dataclass(frozen=True, slots=True)
+class RepairRequest:
+    """What a command asks of a repair. `label` names the directory of what is kept aside."""
+
+    label: str
+    random: random.Random
+    say: Callable[[str], None]
+    progress: Callable[[int, int], None]
+    is_dry: bool = False
+    should_refetch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +148,62 @@ def check_directory(
         return check(PosixFilesystem(str(root)), copies, verify_clean=verify_clean, progress=progress)
 
 
+def repair_directory(settings: Settings, request: RepairRequest) -> RepairOutcome:
+    """Put a cache directory in order, or say what that would take; what is in doubt is compared with the origin.
+
+    Raises:
+        LockedError: A gateway has the directory open.
+        FormatError: A newer program wrote it, or it belongs to another origin than the settings name.
+        DamagedError: Nothing says whose directory it is.
+        DiskFullError, DiskFailedError: The disk refused; it can be done again.
+    """
+    root, filesystem = Path(settings.cache_dir), PosixFilesystem(settings.cache_dir)
+    layout = _known_layout(filesystem)
+    if layout is not None and settings.origin not in {"", layout.origin}:
+        raise FormatError(
+            f"the cache directory belongs to the origin {layout.origin}, not to {settings.origin}"
+        )
+    origin = layout.origin if layout is not None else settings.origin
+    asked = replace(settings, origin=origin)
+
+    def open_client() -> OriginClient:
+        clock = SystemClock()
+        limiter = Limiter(_limiter_settings(asked), clock)
+        keys = credentials(asked)
+        return OriginClient(
+            origin_settings(asked), limiter=limiter, credentials=keys, clock=clock, rng=request.random
+        )
+
+    def take_segment_id(index: Index) -> int:
+        return spare_segment_id(filesystem, index, 0 if layout is None else layout.node)
+
+    with RocksCopies(str(root / INDEX_DIRECTORY)) as copies:
+        return repair(
+            RepairParts(
+                filesystem,
+                copies,
+                RocksRepairHome(str(root)),
+                origin,
+                OriginLook(open_client) if origin else None,
+                request.label,
+                request.say,
+                request.progress,
+                Refetching(filesystem, open_client, take_segment_id, request.say)
+                if request.should_refetch
+                else None,
+            ),
+            is_dry=request.is_dry,
+        )
+
+
+def _known_layout(filesystem: PosixFilesystem) -> Layout | None:
+    """Read FORMAT; None where it is lost."""
+    try:
+        return read_layout(filesystem)
+    except (FileNotFoundError, DamagedError):
+        return None
+
+
 def object_checksums(declared: tuple[Checksum, ...], size: int | None) -> ObjectChecksums:
     """Say how the checksums of a completed upload come about, and hold them against what the client declared."""
 
@@ -152,6 +226,7 @@ def _engine_settings(settings: Settings) -> EngineSettings:
         dirty_bytes_limit=settings.dirty_bytes_limit,
         dirty_wait_s=settings.dirty_wait_s,
         upload_ttl_s=settings.upload_ttl,
+        scrub_bytes_per_s=settings.scrub_bytes_per_s,
         flush=FlushSettings(
             concurrency=settings.flush_concurrency, origin_timeout_s=settings.origin_timeout_s
         ),

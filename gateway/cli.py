@@ -8,15 +8,16 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NoReturn
 
 from gateway import app, demo, proof_commands
 from gateway.admin import Changed, ReloadReport
-from gateway.build import check_directory
 from gateway.client import GatewayClient, GatewayError
 from gateway.explain import PolicyExplanation, explain, explanation_lines
+from gateway.fsck_command import FsckRequest, add_fsck_flags, readable, run_fsck
 from gateway.ledger.entries import LedgerError
 from gateway.proof_commands import Place
 from gateway.s3_endpoint import EndpointError
@@ -26,7 +27,7 @@ from gateway.tls import CertificateError
 from storage.clock import SystemClock
 from storage.errors import StorageError
 from storage.requests import BarrierReport, PendingLine, PublishReport, StatusReport
-from storage.types import GIB, KIB, MIB, ObjectName
+from storage.types import ObjectName
 
 DONE: Final = 0
 NOT_DONE: Final = 1
@@ -80,19 +81,17 @@ def _demo(_parsed: argparse.Namespace, settings: Settings) -> int:
 def _fsck(parsed: argparse.Namespace, settings: Settings) -> int:
     if not settings.cache_dir:
         raise SettingsError("cache_dir: not set; use --cache-dir or FOREBAY_CACHE_DIR; allowed: a directory")
-    report = check_directory(settings, verify_clean=parsed.verify_clean, progress=_show_progress)
-    if sys.stderr.isatty():
-        sys.stderr.write("\n")
-    for line in report.lines():
-        _say(line)
-    # Notes are of what a start repairs or drops by itself.
-    return NOT_DONE if report.criticals else DONE
-
-
-def _show_progress(done: int, total: int) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r{readable(done)} of {readable(total)} checked ")
-        sys.stderr.flush()
+    wanted = FsckRequest(
+        should_repair=parsed.repair,
+        is_dry=parsed.dry_run,
+        should_refetch=parsed.refetch,
+        verify_clean=parsed.verify_clean,
+        is_json=parsed.json,
+    )
+    wrong = wanted.wrong_use()
+    if wrong:
+        return _complain(wrong, WRONG_USE)
+    return run_fsck(wanted, settings, _say)
 
 
 def _status(parsed: argparse.Namespace, settings: Settings) -> int:
@@ -239,6 +238,7 @@ def status_lines(report: StatusReport) -> list[str]:
         f"hit ratio   {report.hit_ratio_requests:.1%} of requests, {report.hit_ratio_bytes:.1%} of bytes (5 minutes)",
         f"write-back  {pending}, oldest {report.oldest_pending_s:.1f} s, {report.open_uploads} open uploads",
         f"instance    {report.instance_id}, epoch {report.epoch}",
+        scrub_line(report),
     ]
     if report.settings_failure:
         lines.append(f"settings    not reloaded: {report.settings_failure}")
@@ -251,18 +251,23 @@ def status_lines(report: StatusReport) -> list[str]:
     return lines
 
 
+def scrub_line(report: StatusReport) -> str:
+    """Write how far the scrub is, and what it found."""
+    if not report.scrub_bytes_per_s:
+        return "scrub       off"
+    done = "no round done yet"
+    if report.scrub_done_at_s:
+        done = f"last whole round {datetime.fromtimestamp(report.scrub_done_at_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    total = max(1, report.cache_used_bytes)
+    share = min(1.0, report.scrub_round_bytes / total)
+    damaged = f"{report.scrub_damaged_clean} clean and {report.scrub_damaged_dirty} dirty blocks damaged"
+    return f"scrub       {share:.0%} of this round, {done}, {damaged}"
+
+
 def pending_line(line: PendingLine) -> str:
     """Write one change that is not at the origin."""
     what = "delete" if line.is_tombstone else readable(line.size)
     return f"{line.state:<11} s3://{line.bucket}/{line.key} ({what}, {line.attempts} attempts): {line.reason}"
-
-
-def readable(size_bytes: int) -> str:
-    """Write a size with a unit."""
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:.1f} {name}"
-    return f"{size_bytes} B"
 
 
 def _client(settings: Settings) -> GatewayClient:
@@ -337,8 +342,9 @@ def _parser() -> argparse.ArgumentParser:
         "--offline", action="store_true", help="answer from the settings, without a running gateway"
     )
     _add_proofs(commands)
-    fsck = _add(commands, "fsck", _fsck, "check a cache directory that no gateway has open; changes nothing")
-    fsck.add_argument("--verify-clean", action="store_true", help="read what is also at the origin, too")
+    add_fsck_flags(
+        _add(commands, "fsck", _fsck, "check a cache directory that no gateway has open, or repair it")
+    )
     return parser
 
 

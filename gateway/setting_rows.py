@@ -129,6 +129,8 @@ TABLE: Final[tuple[Row[object], ...]] = (
     Row("dirty_wait_s", parse_duration, "5s", _DURATION, "how long a write waits above dirty_bytes_max before it goes through"),
     Row("flush_concurrency", whole_number(1, 1000), "6", "1 to 1000", "the most flushes at a time"),
     Row("flush_bytes_per_s", parse_size, "0", f"{_SIZE}; 0 for no limit", "the most bytes a second that flushes send"),
+    Row("scrub_bytes_per_s", parse_size, "8MiB", f"{_SIZE}; 0 for none",
+        "how fast what is on the disk is read and checked in the background"),
     Row("upload_ttl", not_under(60, parse_duration), "7d", f"{_DURATION}; at least 1m",
         "when an upload that nobody completes is dropped"),
     *POLICY_TABLE,

@@ -109,6 +109,7 @@ class Settings:
     dirty_wait_s: float
     flush_concurrency: int
     flush_bytes_per_s: int
+    scrub_bytes_per_s: int
     upload_ttl: float
     write: WriteMode
     freshness: Freshness

@@ -225,6 +225,13 @@ METRICS: Final = (
               "Finished flush attempts.", lambda s: _by_name(s.stats.flushed)),
     MetricRow("forebay_writeback_quarantined_objects", _G, (),
               "Changes that the origin refused for good.", lambda s: _one(s.stats.quarantined_objects)),
+    MetricRow("forebay_scrub_bytes_total", _C, (),
+              "Bytes that the background scrub has read.", lambda s: _one(s.stats.scrub_bytes)),
+    MetricRow("forebay_scrub_rounds_total", _C, (),
+              "Whole rounds of the scrub over all that is on the disk.", lambda s: _one(s.stats.scrub_rounds)),
+    MetricRow("forebay_scrub_damaged_blocks_total", _C, ("state",),
+              "Damaged blocks that the scrub found, clean (dropped) or dirty (an alarm).",
+              lambda s: _by_name(s.stats.scrub_damaged)),
 )  # fmt: skip
 """All metrics; docs/operations.md shows the same table."""
 

@@ -41,6 +41,7 @@ from storage.reader import Reader, ReaderParts
 from storage.reclaim import Reclaim, ReclaimParts
 from storage.recovery import IndexHome, Recovered
 from storage.rows import read_extents
+from storage.scrubber import Scrubber, ScrubParts
 from storage.segments import SegmentStore
 from storage.sender import Sender, SenderParts
 from storage.state import State
@@ -70,6 +71,7 @@ class EngineSettings:
         cache_bytes: All segments together.
         dirty_bytes_limit: Above it new writes wait `dirty_wait_s`, then go through.
         upload_ttl_s: An open upload that is older is aborted.
+        scrub_bytes_per_s: The pace of the background scrub; 0 is none.
     """
 
     origin: str
@@ -77,6 +79,7 @@ class EngineSettings:
     dirty_bytes_limit: int
     dirty_wait_s: float = 10.0
     upload_ttl_s: float = 7 * 24 * 3600.0
+    scrub_bytes_per_s: int = 0
     flush: FlushSettings = field(default_factory=FlushSettings)
 
     @property
@@ -150,6 +153,7 @@ class Components:
     pointers: Pointers
     published_lister: PublishedLister
     publisher: Publisher
+    scrubber: Scrubber
 
 
 def assemble(
@@ -371,6 +375,19 @@ def assemble(
             workers=parts.workers.pool,
             take_segment_id=recovered.ids.take_segment_id,
             instance_id=recovered.layout.instance_id,
+        ),
+        scrubber=Scrubber(
+            ScrubParts(
+                index=recovered.index,
+                segments=segments,
+                applier=applier,
+                origin=parts.origin,
+                state=state,
+                workers=parts.workers.pool,
+                clock=parts.clock,
+                stats=parts.stats,
+                bytes_per_s=parts.settings.scrub_bytes_per_s,
+            )
         ),
     )
 

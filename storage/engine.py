@@ -151,6 +151,7 @@ class Engine:
                     lambda: components.uploads.expire(upload_ttl_s=settings.upload_ttl_s),
                 ),
                 Duty("compact the journal", COMPACT_EVERY_S, components.compaction.run_if_due),
+                *((Duty("scrub", TURN_S, components.scrubber.turn),) if settings.scrub_bytes_per_s else ()),
             ),
             lambda: not components.state.failure,
         )

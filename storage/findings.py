@@ -57,11 +57,14 @@ class Report:
     Attributes:
         problems: The first PROBLEMS_MAX, in the order found.
         notes, criticals: All of them, counted.
+        contradictions: The criticals among them that are of rows which contradict each other: another index may not have them.
     """
 
     problems: list[Problem] = field(default_factory=list)
     notes: int = 0
     criticals: int = 0
+    contradictions: int = 0
+    first_contradiction: str = ""
     counts: Counts = field(default_factory=Counts)
 
     @property
@@ -79,6 +82,12 @@ class Report:
         """Add what endangers acknowledged bytes or the next start."""
         self.add(Severity.CRITICAL, where, what)
 
+    def contradiction(self, where: str, what: str) -> None:
+        """Add a critical one that lies in the rows of the index alone."""
+        self.contradictions += 1
+        self.first_contradiction = self.first_contradiction or f"{where}: {what}"
+        self.critical(where, what)
+
     def add(self, severity: Severity, where: str, what: str) -> None:
         """Add a problem."""
         if severity is Severity.CRITICAL:
@@ -87,6 +96,15 @@ class Report:
             self.notes += 1
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(Problem(severity, where, what))
+
+    def absorb(self, other: "Report") -> None:
+        """Put what another look found behind what was found before it; its counts take the place of these."""
+        self.problems += other.problems[: PROBLEMS_MAX - len(self.problems)]
+        self.notes += other.notes
+        self.criticals += other.criticals
+        self.contradictions += other.contradictions
+        self.first_contradiction = self.first_contradiction or other.first_contradiction
+        self.counts = other.counts
 
     def lines(self) -> Iterator[str]:
         """Tell it as text, a line at a time: problems, then counts, then the verdict."""
@@ -98,6 +116,18 @@ class Report:
         for counted in fields(self.counts):
             yield f"{counted.name.replace('_', ' ')}: {getattr(self.counts, counted.name)}"
         yield self._verdict()
+
+    def document(self) -> dict[str, object]:
+        """Tell it as values that JSON has."""
+        return {
+            "problems": [
+                {"severity": problem.severity.name.lower(), "where": problem.where, "what": problem.what}
+                for problem in self.problems
+            ],
+            "notes": self.notes,
+            "criticals": self.criticals,
+            "counts": {counted.name: getattr(self.counts, counted.name) for counted in fields(self.counts)},
+        }
 
     def _verdict(self) -> str:
         if self.criticals:

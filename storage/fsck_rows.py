@@ -5,7 +5,8 @@ One walk a family, a bounded number of rows in memory. What concerns acknowledge
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -32,8 +33,38 @@ from storage.types import Extent, Location
 RESIDENT_ROWS: Final = 10_000
 
 
+class Owner(NamedTuple):
+    """Whose bytes: a version of an object, or a part of an upload."""
+
+    bucket: str
+    key: str
+    version_id: int
+    upload_id: str = ""
+    part: int = 0
+
+    def __str__(self) -> str:
+        if self.upload_id:
+            return f"part {self.part} of upload {self.upload_id}"
+        return f"s3://{self.bucket}/{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes that cannot be read, or are not those that were written; `extent` None where they are nowhere."""
+
+    owner: Owner
+    is_dirty: bool
+    extent: Extent | None
+    why: str
+
+    def __str__(self) -> str:
+        if self.extent is None:
+            return self.why
+        return f"bytes [{self.extent.start}, {self.extent.stop}): {self.why}"
+
+
 class RowCheck:
-    """Walks the rows. `advance` is told of the bytes of each extent, once it is done with."""
+    """Walks the rows. `advance` is told of the bytes of each extent, once it is done with, `on_damage` of bytes that are not right."""
 
     def __init__(
         self,
@@ -43,7 +74,9 @@ class RowCheck:
         *,
         verify_clean: bool,
         advance: Callable[[int], None],
+        on_damage: Callable[[Damage], None] = lambda _damage: None,
     ) -> None:
+        self._on_damage = on_damage
         self._index = index
         self._places = places
         self._report = report
@@ -65,7 +98,14 @@ class RowCheck:
         try:
             yield
         except (msgspec.DecodeError, ValueError) as error:
-            self._report.add(severity, where, f"the row cannot be read: {error}")
+            self._add(severity, where, f"the row cannot be read: {error}")
+
+    def _add(self, severity: Severity, where: str, what: str) -> None:
+        """Tell of rows that contradict each other."""
+        if severity is Severity.CRITICAL:
+            self._report.contradiction(where, what)
+        else:
+            self._report.add(severity, where, what)
 
     # --- the flush queue ---------------------------------------------------------------------------------------------
 
@@ -75,7 +115,9 @@ class RowCheck:
                 entry = decode_dirty(value)
                 where = f"s3://{entry.bucket}/{entry.key} (change {entry.sequence})"
                 if keys.dirty_key(entry.sequence) != key:
-                    self._report.critical(where, f"stands under the sequence {keys.split_dirty_key(key)}")
+                    self._report.contradiction(
+                        where, f"stands under the sequence {keys.split_dirty_key(key)}"
+                    )
                 self._dirty_entry(where, entry)
 
     def _dirty_entry(self, where: str, entry: DirtyEntry) -> None:
@@ -86,28 +128,29 @@ class RowCheck:
         if entry.is_tombstone:
             counts.dirty_deletes += 1
             if record is not None:
-                self._report.critical(where, "an object row stands under a delete")
+                self._report.contradiction(where, "an object row stands under a delete")
             return
         counts.dirty_puts += 1
         if record is None or record.version_id != entry.version_id:
-            self._report.critical(where, "its version is not in the index")
+            self._report.contradiction(where, "its version is not in the index")
             return
         wanted = ObjectState.QUARANTINED if entry.quarantine_reason else ObjectState.DIRTY
         if record.state is not wanted:
-            self._report.critical(where, f"its version is {record.state.name}, not {wanted.name}")
+            self._report.contradiction(where, f"its version is {record.state.name}, not {wanted.name}")
         if record.size != entry.size:
-            self._report.critical(where, f"its version has {record.size} bytes, not {entry.size}")
+            self._report.contradiction(where, f"its version has {record.size} bytes, not {entry.size}")
         counts.dirty_bytes += record.size
-        self._check_whole(where, record.size, read_extents(self._index, record))
+        owner = Owner(entry.bucket, entry.key, record.version_id)
+        self._check_whole(where, owner, record.size, read_extents(self._index, record))
 
     def _check_overlay(self, where: str, entry: DirtyEntry) -> None:
         value = self._index.get(Family.OVERLAY, keys.object_key(entry.bucket, entry.key))
         overlay = None if value is None else decode_overlay(value)
         if overlay is None or overlay.sequence != entry.sequence:
             shown = "nothing" if overlay is None else f"change {overlay.sequence}"
-            self._report.critical(where, f"listings show {shown} instead")
+            self._report.contradiction(where, f"listings show {shown} instead")
         elif (overlay.is_tombstone, overlay.version_id) != (entry.is_tombstone, entry.version_id):
-            self._report.critical(where, "listings show another version of it")
+            self._report.contradiction(where, "listings show another version of it")
 
     def _object(self, bucket: str, key: str) -> ObjectRecord | None:
         value = self._index.get(Family.OBJECTS, keys.object_key(bucket, key))
@@ -119,7 +162,7 @@ class RowCheck:
             with self._row(where, Severity.CRITICAL):
                 overlay = decode_overlay(value)
                 if self._index.get(Family.DIRTY, keys.dirty_key(overlay.sequence)) is None:
-                    self._report.critical(
+                    self._report.contradiction(
                         where, f"change {overlay.sequence} is shown, and will never be flushed"
                     )
 
@@ -139,13 +182,14 @@ class RowCheck:
                 part = decode_part(value)
                 upload = self._index.get(Family.UPLOADS, keys.upload_key(upload_id))
                 if upload is None or decode_upload(upload).completed_at_s:
-                    self._report.critical(where, "its upload is not open")
+                    self._report.contradiction(where, "its upload is not open")
                 if part.number != number:
-                    self._report.critical(where, f"the row says {part.number}")
+                    self._report.contradiction(where, f"the row says {part.number}")
                 counts.parts += 1
                 counts.part_bytes += part.size
-                self._check_whole(where, part.size, part.extents)
-                self._check_residents(where, part.extents, ("", "", 0, upload_id, number), Severity.CRITICAL)
+                owner = Owner("", "", 0, upload_id, number)
+                self._check_whole(where, owner, part.size, part.extents)
+                self._check_residents(where, part.extents, owner, Severity.CRITICAL)
 
     # --- objects -----------------------------------------------------------------------------------------------------
 
@@ -156,51 +200,58 @@ class RowCheck:
                 record = decode_object(value)
                 extents = read_extents(self._index, record)
                 is_clean = record.state is ObjectState.CLEAN
-                owner = (name.bucket, name.key, record.version_id, "", 0)
+                owner = Owner(name.bucket, name.key, record.version_id)
                 severity = Severity.NOTE if is_clean else Severity.CRITICAL
                 self._check_residents(str(name), extents, owner, severity)
                 self._check_state(str(name), key, record)
                 if is_clean:
-                    self._clean_object(str(name), record, extents)
+                    self._clean_object(str(name), owner, record.size, extents)
 
     def _check_state(self, where: str, key: bytes, record: ObjectRecord) -> None:
         value = self._index.get(Family.OVERLAY, key)
         overlay = None if value is None else decode_overlay(value)
         if record.state is not ObjectState.CLEAN:
             if overlay is None or overlay.version_id != record.version_id:
-                self._report.critical(where, f"it is {record.state.name}, and will never be flushed")
+                self._report.contradiction(where, f"it is {record.state.name}, and will never be flushed")
         elif overlay is not None:
-            self._report.critical(where, f"a clean version stands under change {overlay.sequence}")
+            self._report.contradiction(where, f"a clean version stands under change {overlay.sequence}")
 
-    def _clean_object(self, where: str, record: ObjectRecord, extents: tuple[Extent, ...]) -> None:
+    def _clean_object(self, where: str, owner: Owner, size: int, extents: tuple[Extent, ...]) -> None:
         counts = self._report.counts
         counts.clean_objects += 1
         position = 0
         for extent in extents:
-            if extent.start < position or extent.stop > record.size:
+            if extent.start < position or extent.stop > size:
                 self._report.note(where, f"bytes [{extent.start}, {extent.stop}) are out of place")
             position = extent.stop
             counts.clean_bytes += extent.location.length
-            self._check_bytes(where, extent, Severity.NOTE, is_read=self._verify_clean)
+            self._check_bytes(where, owner, extent, Severity.NOTE, is_read=self._verify_clean)
 
     # --- bytes -------------------------------------------------------------------------------------------------------
 
-    def _check_whole(self, where: str, size: int, extents: tuple[Extent, ...]) -> None:
+    def _check_whole(self, where: str, owner: Owner, size: int, extents: tuple[Extent, ...]) -> None:
         """Check that every byte of an acknowledged body is there and right."""
         position = 0
         for extent in extents:
             if extent.start != position:
                 break
             position = extent.stop
-            self._check_bytes(where, extent, Severity.CRITICAL, is_read=True)
+            self._check_bytes(where, owner, extent, Severity.CRITICAL, is_read=True)
         if position != size:
-            self._report.critical(where, f"bytes from {position} of {size} are nowhere")
+            self._report.contradiction(where, f"bytes from {position} of {size} are nowhere")
+            self._on_damage(
+                Damage(owner, is_dirty=True, extent=None, why=f"bytes from {position} of {size} are nowhere")
+            )
 
-    def _check_bytes(self, where: str, extent: Extent, severity: Severity, *, is_read: bool) -> None:
+    def _check_bytes(
+        self, where: str, owner: Owner, extent: Extent, severity: Severity, *, is_read: bool
+    ) -> None:
         location = extent.location
         why = self._places.wrong(location) if is_read else self._places.missing(location)
         if why:
-            self._report.add(severity, where, f"bytes [{extent.start}, {extent.stop}): {why}")
+            damage = Damage(owner, severity is Severity.CRITICAL, extent, why)
+            self._report.add(severity, where, str(damage))
+            self._on_damage(damage)
         elif is_read:
             self._report.counts.verified_bytes += location.length
         self._advance(location.length)
@@ -209,7 +260,7 @@ class RowCheck:
         self,
         where: str,
         extents: tuple[Extent, ...],
-        owner: tuple[str, str, int, str, int],
+        owner: Owner,
         severity: Severity,
     ) -> None:
         """Check that the way back from each place leads here: else it would be moved or reclaimed without its row."""
@@ -222,9 +273,7 @@ class RowCheck:
                 place.length,
                 *owner,
             ):
-                self._report.add(
-                    severity, where, f"segment {place.segment_id:x} does not know it at {place.offset}"
-                )
+                self._add(severity, where, f"segment {place.segment_id:x} does not know it at {place.offset}")
 
     # --- segments ----------------------------------------------------------------------------------------------------
 
@@ -260,7 +309,7 @@ class RowCheck:
             # Counted short, it would be reclaimed though dirty bytes are in it.
             severity = Severity.CRITICAL if counted[1] < dirty_bytes else Severity.NOTE
             what = f"{counted[0]} live and {counted[1]} dirty bytes are counted, there are {live_bytes} and {dirty_bytes}"
-            self._report.add(severity, where, what)
+            self._add(severity, where, what)
         if row is not None and self._places.path(segment_id) is None and not live_bytes:
             self._report.note(where, "has a row and no file")
 
@@ -299,8 +348,8 @@ class RowCheck:
         return record.state is not ObjectState.CLEAN
 
 
-def _owner(resident: ResidentRow) -> tuple[str, str, int, str, int]:
-    return (resident.bucket, resident.key, resident.version_id, resident.upload_id, resident.part)
+def _owner(resident: ResidentRow) -> Owner:
+    return Owner(resident.bucket, resident.key, resident.version_id, resident.upload_id, resident.part)
 
 
 def _holds(extents: tuple[Extent, ...], start: int, segment_id: int, offset: int) -> bool:

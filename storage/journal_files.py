@@ -126,7 +126,7 @@ def write_compacted(
         UnknownOutcomeError: It may be there after a restart; what it names must stay until recovery has looked.
     """
     header = JournalHeader(segment_id, instance_id, first_sequence=0, checkpoint_sequence=checkpoint_sequence)
-    file = publish(filesystem, segment_id, lambda: _compacted_chunks(header, records))
+    file = publish(filesystem, segment_id, lambda: compacted_chunks(header, records))
     try:
         return file.size()
     finally:
@@ -148,7 +148,8 @@ def remove_files(filesystem: Filesystem, paths: Sequence[str]) -> None:
         raise disk_error(error, "removing journal files") from error
 
 
-def _compacted_chunks(header: JournalHeader, records: Iterable[JournalRecord]) -> Iterator[bytes]:
+def compacted_chunks(header: JournalHeader, records: Iterable[JournalRecord]) -> Iterator[bytes]:
+    """Give the bytes of a whole compacted file; see `write_compacted` for the records."""
     encoded = encode_header(header)
     seed = frame_seed(encoded)
     yield encoded

@@ -56,6 +56,8 @@ from storage.types import MIB
 
 JOURNAL_DIRECTORY: Final = "journal"
 JOURNAL_FORMAT: Final = 1
+REPAIR_SUFFIX: Final = ".repair"
+"""Names the file of a repair that is not finished; a start refuses while there is one."""
 FIRST_SEQUENCE: Final = 1
 """The sequence of the first mutation ever; 0 means none."""
 
@@ -177,6 +179,12 @@ def frame_seed(header: bytes) -> int:
     (checksum,) = _CHECKSUM.unpack_from(header, _HEADER.size)
     assert isinstance(checksum, int)
     return checksum
+
+
+def with_computed_checksum(header: bytes) -> bytes:
+    """Give a header the checksum that its other bytes ask for, in case it is the checksum that was damaged."""
+    fields = header[: _HEADER.size]
+    return fields + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields))
 
 
 def frame_bytes(mutations: Sequence[bytes], bodies: Sequence[bytes]) -> int:

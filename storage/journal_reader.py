@@ -20,7 +20,7 @@ from typing import Final, Self
 
 import msgspec
 
-from storage.errors import FormatError
+from storage.errors import DamagedError, FormatError
 from storage.filesystem import File, Filesystem, disk_error
 from storage.journal_format import (
     FRAME_BYTES_MAX,
@@ -69,13 +69,17 @@ class BadFrame:
 class JournalReader:
     """One journal file, open for reading. The header is read and checked at once.
 
+    `known` stands for a header that does not read back: what it said, and the seed of the frames' checksums.
+
     Raises:
         DamagedError: The file has no whole header, or another file's.
         FormatError: A newer program wrote it.
         DiskFailedError: It could not be read.
     """
 
-    def __init__(self, filesystem: Filesystem, path: str) -> None:
+    def __init__(
+        self, filesystem: Filesystem, path: str, known: tuple[JournalHeader, int] | None = None
+    ) -> None:
         self.path = path
         self._file: File
         try:
@@ -84,7 +88,7 @@ class JournalReader:
             raise disk_error(error, f"open {path}") from error
         try:
             self.size_bytes = self._file.size()
-            self.header, self._seed = self._read_header()
+            self.header, self._seed = known or self._read_header()
         except BaseException:
             self._file.close()
             raise
@@ -108,13 +112,27 @@ class JournalReader:
                 return
             offset = found.end_offset
 
+    def groups_past_damage(self) -> Iterator[JournalGroup | BadFrame]:
+        """Read all groups that read back, and the bad frames between them, to the end of the file."""
+        offset: int | None = HEADER_BYTES
+        while offset is not None and offset < self.size_bytes:
+            found = self._read_group_or_bad(offset)
+            yield found
+            offset = found.end_offset if isinstance(found, JournalGroup) else self._frame_after(offset)
+
+    def _read_group_or_bad(self, offset: int) -> "JournalGroup | BadFrame":
+        try:
+            return self._read_group(offset)
+        except DamagedError as error:
+            return BadFrame(offset, str(error))
+
     def is_torn(self, bad: BadFrame) -> bool:
         """Say whether a crash can have left this bad frame; see the head of this module."""
         if bad.end_offset is not None:
             return bad.end_offset >= self.size_bytes
         if self.size_bytes - bad.offset > FRAME_BYTES_MAX:
             return False
-        return not self._has_frame_after(bad.offset)
+        return self._frame_after(bad.offset) is None
 
     def _read_header(self) -> tuple[JournalHeader, int]:
         data = self._pread(0, HEADER_BYTES)
@@ -168,8 +186,8 @@ class JournalReader:
         except OSError as error:
             raise disk_error(error, f"read {self.path}") from error
 
-    def _has_frame_after(self, offset: int) -> bool:
-        """Search `(offset, size)` for the head of another frame."""
+    def _frame_after(self, offset: int) -> int | None:
+        """Search `(offset, size)` for the head of another frame; None where there is none."""
         start = offset + 1
         while start < self.size_bytes:
             # The overlap finds a header that begins at the end of one step.
@@ -180,7 +198,7 @@ class JournalReader:
                     decode_frame_header(self._seed, start + at, step[at : at + FRAME_HEADER_BYTES])
                     is not None
                 ):
-                    return True
+                    return start + at
                 at = step.find(FRAME_MAGIC, at + 1)
             start += _SEARCH_STEP_BYTES
-        return False
+        return None

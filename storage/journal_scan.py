@@ -18,13 +18,14 @@ in `storage/journal_reader.py`.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from storage.errors import UnknownOutcomeError
+from storage.errors import DamagedError, UnknownOutcomeError
 from storage.filesystem import Filesystem, disk_error
 from storage.journal_files import cut_torn_tail, rewrite_accepted
 from storage.journal_format import (
     FIRST_SEQUENCE,
     HEADER_BYTES,
     JOURNAL_DIRECTORY,
+    REPAIR_SUFFIX,
     JournalHeader,
     JournalRecord,
     damage,
@@ -87,6 +88,11 @@ def scan(filesystem: Filesystem) -> JournalScan:
         names = filesystem.list_directory(JOURNAL_DIRECTORY)
     except OSError as error:
         raise disk_error(error, f"list {JOURNAL_DIRECTORY}") from error
+    unfinished_repair = next((name for name in names if name.endswith(REPAIR_SUFFIX)), "")
+    if unfinished_repair:
+        raise DamagedError(
+            f"{JOURNAL_DIRECTORY}/{unfinished_repair}: a repair was cut short; run `forebay fsck --repair` again"
+        )
     headers = [
         _read_header(filesystem, f"{JOURNAL_DIRECTORY}/{name}") for name in names if name.endswith(".log")
     ]

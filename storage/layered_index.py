@@ -5,7 +5,7 @@ opened through links, and an empty one in a temporary directory.
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -83,6 +83,15 @@ class LayeredIndex:
                 for family, key, value in batch
             ]
         )
+
+    def changes(self) -> Iterator[IndexWrite]:
+        """Give what was written above, family by family, META last."""
+        for family in sorted(Family, key=lambda family: family is Family.META):
+            start = b""
+            while rows := self._above.scan(family, start, None, STEP_ROWS):
+                for key, written in rows:
+                    yield IndexWrite(family, key, written[1:] if written[:1] == _HERE else None)
+                start = rows[-1][0] + b"\x00"
 
     def checkpoint(self) -> None:
         """Promise nothing: it is thrown away."""

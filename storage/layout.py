@@ -5,6 +5,7 @@
                 journal/    storage/journal_format.py
                 segments/   storage/segments.py
                 index/      RocksDB, storage/index.py
+                quarantine/ what a repair has put aside, storage/aside.py; only where there was one
 
 FORMAT is written when the directory is made and once more when the journal has begun, whole or not at all. A directory
 of another origin or of a newer format is refused, unchanged: its dirty bytes belong somewhere else, or mean something that
@@ -74,7 +75,7 @@ def open_layout(filesystem: Filesystem, *, origin: str, fresh_instance_id: bytes
         else:
             _refuse_foreign(filesystem, names)
             layout = Layout(fresh_instance_id, 0, origin)
-            _write_format(filesystem, layout)
+            write_layout(filesystem, layout)
         for directory in (JOURNAL_DIRECTORY, SEGMENTS_DIRECTORY, INDEX_DIRECTORY):
             filesystem.make_directory(directory)
         filesystem.sync_directory(ROOT)
@@ -92,7 +93,7 @@ def mark_begun(filesystem: Filesystem, layout: Layout) -> Layout:
     begun = replace(layout, has_begun=True)
     try:
         if not layout.has_begun:
-            _write_format(filesystem, begun)
+            write_layout(filesystem, begun)
     except OSError as error:
         raise disk_error(error, "write FORMAT") from error
     return begun
@@ -157,7 +158,8 @@ def _refuse_foreign(filesystem: Filesystem, names: list[str]) -> None:
         )
 
 
-def _write_format(filesystem: Filesystem, layout: Layout) -> None:
+def write_layout(filesystem: Filesystem, layout: Layout) -> None:
+    """Write FORMAT, whole or not at all; durable on return."""
     text = (
         f"format = {FORMAT_NUMBER}\n"
         f'instance_id = "{layout.instance_id.hex()}"\n'

@@ -142,6 +142,11 @@ def status_report(
             PointerLine(one.target.bucket, one.target.prefix, one.source, one.generation)
             for one in components.pointers.shown()
         ),
+        scrub_bytes_per_s=parts.settings.scrub_bytes_per_s,
+        scrub_round_bytes=stats.scrub_round_bytes,
+        scrub_done_at_s=stats.scrub_done_at_s,
+        scrub_damaged_clean=stats.scrub_damaged["clean"],
+        scrub_damaged_dirty=stats.scrub_damaged["dirty"],
     )
 
 

@@ -260,6 +260,7 @@ class StatusReport(msgspec.Struct, frozen=True):
     """What `forebay status` shows.
 
     `settings_failure`, why the last reload of the settings was refused, is the gateway's to fill in; "" where none was.
+    `scrub_done_at_s`: wall time at which the last whole round of the scrub ended, 0 before.
     """
 
     instance_id: str
@@ -283,3 +284,8 @@ class StatusReport(msgspec.Struct, frozen=True):
     is_draining: bool = False
     settings_failure: str = ""
     pointers: tuple[PointerLine, ...] = ()
+    scrub_bytes_per_s: int = 0
+    scrub_round_bytes: int = 0
+    scrub_done_at_s: float = 0.0
+    scrub_damaged_clean: int = 0
+    scrub_damaged_dirty: int = 0

@@ -538,6 +538,14 @@ class SegmentStore:
                     self._verified.add(location, block)
         return is_right
 
+    def distrust(self, segment_id: int) -> None:
+        """Let every block of a segment be checked again before it is served: one of them was found wrong."""
+        with self._lock:
+            segment = self._segments.get(segment_id)
+            if segment is not None:
+                segment.is_own = False
+            self._verified.forget(segment_id)
+
     # --- removal -----------------------------------------------------------------------------------------------------
 
     def state(self, segment_id: int) -> SegmentState | None:

@@ -166,6 +166,8 @@ class Stats:
         evicted_bytes: Bytes that reclaim dropped, by reason.
         flushed: Finished flush attempts by result: `done`, `retried`, `quarantined`, `superseded`.
         oldest_pending_at_s: Wall time of the oldest acknowledgement not yet at the origin; 0 without one.
+        scrub_round_bytes: What the round under way has read; `scrub_done_at_s` is the wall time of the last one's end, 0 before.
+        scrub_damaged: Damaged blocks that the scrub found, `clean` or `dirty`.
         origin: Set by the engine once the origin's client exists.
         limiter: Likewise.
     """
@@ -183,6 +185,11 @@ class Stats:
         self.pending_bytes = 0
         self.oldest_pending_at_s = 0.0
         self.quarantined_objects = 0
+        self.scrub_bytes = 0
+        self.scrub_round_bytes = 0
+        self.scrub_rounds = 0
+        self.scrub_done_at_s = 0.0
+        self.scrub_damaged: Final[Counter[str]] = Counter(clean=0, dirty=0)
         self.origin: OriginFigures | None = None
         self.limiter: LimiterFigures | None = None
         self._hit_requests = RatioWindow()

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gateway.cli import execute, pending_line, readable, status_lines
+from gateway.cli import execute, pending_line, status_lines
+from gateway.fsck_command import readable
 from storage.requests import BarrierReport, PendingLine, PointerLine
 from tests.fakes.engine import FakeStore
 from tests.fakes.gateway import ACCESS_KEY, SECRET_KEY, RunningGateway, in_thread, pause

@@ -1,0 +1,505 @@
+"""`forebay fsck --repair`: put a cache directory in order, offline, and remove nothing that was acknowledged.
+
+    1  finish a repair that was cut short
+    2  survey: what the directory still says (`storage/fsck_survey.py`)
+    3  compare what is in doubt with the origin, and quarantine what the origin does not have (`storage/recovered_changes.py`)
+    4  keep aside the segments that no row names, where changes were lost whose bodies they may be
+    5  where the journal does not read back, or changed by 3: state it anew in one file, keep the old ones aside
+    6  write FORMAT where it is lost
+    7  bring the index up to that, or set it aside and rebuild it
+    8  drop clean bytes that do not read back, and fetch them again if that is wanted
+
+Nothing of the directory is touched before the last sync of what replaces it, so an interrupted repair is repeated: up to the naming of
+the new journal it has changed nothing, and behind it all that it changed can be told from the new journal. Nothing is sent to the origin.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+
+from storage import keys
+from storage.applier import write_change
+from storage.aside import Aside
+from storage.cached import DropExtents
+from storage.errors import DamagedError
+from storage.family import Family, IndexWrite
+from storage.filesystem import Filesystem, disk_error
+from storage.fsck_rows import Damage, Owner
+from storage.fsck_survey import DAMAGES_MAX, Survey, Surveyor
+from storage.index import Index
+from storage.index_recovery import IndexHome, all_rows, finish_rebuild, replay_journal
+from storage.journal_bodies import BodyRescue
+from storage.journal_format import (
+    JOURNAL_DIRECTORY,
+    JournalHeader,
+    journal_path,
+)
+from storage.journal_replacement import (
+    finish_replacement,
+    is_prepared_whole,
+    prepare_replacement,
+    unfinished_replacement,
+)
+from storage.journal_scan import scan
+from storage.layered_index import IndexCopies
+from storage.layout import (
+    FORMAT_PATH,
+    INDEX_DIRECTORY,
+    ROOT,
+    SEGMENTS_DIRECTORY,
+    take_lock,
+    write_layout,
+)
+from storage.mutations import apply
+from storage.records import (
+    FORMAT,
+    DirtyEntry,
+    Discarded,
+    EpochEnded,
+    EpochStarted,
+    IdsReserved,
+    ObjectRecord,
+    Quarantined,
+    encode,
+)
+from storage.recovered_changes import Looked, doubt, is_same, names_of, reason
+from storage.repair_outcome import RepairOutcome
+from storage.restatement import Restatement, reserved_ids
+from storage.rows import (
+    APPLIED_SEQUENCE,
+    EPOCH,
+    RESERVED_IDS,
+    Rows,
+    decode_dirty,
+    decode_object,
+    decode_segment,
+)
+from storage.segment_files import segment_path
+from storage.types import ObjectName, Stream
+
+LOOK_STEP: Final = 1000
+"""So many objects are compared with the origin at a time."""
+
+DELTA_ROWS: Final = 1000
+LOST_VERSION_IDS: Final = 1 << 32
+LOST_SEGMENT_IDS: Final = 1 << 20
+LOST_SEQUENCES: Final = 1 << 20
+"""By so much ids and sequences go on behind what is known, where a part of the journal that may have given some is lost."""
+
+_epoch_decoder: Final[msgspec.msgpack.Decoder[EpochStarted | EpochEnded]] = msgspec.msgpack.Decoder(
+    EpochStarted | EpochEnded
+)
+
+
+class RepairHome(IndexHome, Protocol):
+    """Where the index lives, as a repair needs it."""
+
+    def set_aside(self, place: str) -> int:
+        """Move the index, whatever state it is in, to a place in the cache directory, durably; give its size in bytes, 0 for none."""
+        ...
+
+
+Look = Callable[[Sequence[ObjectName]], list[Looked]]
+"""Asks the origin about objects. Blocks; an origin that gives no answer is an error in each value, never raised."""
+
+
+class Refetch(Protocol):
+    """Fetches clean bytes that were dropped into an index that is open; blocks."""
+
+    def __call__(self, index: Index, damages: Sequence[Damage]) -> int:
+        """Give how many of the places were fetched."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RepairParts:
+    """What a repair works with.
+
+    Attributes:
+        origin: The origin's endpoint, for a directory whose FORMAT is lost; "" where it was not said.
+        look: None where the origin is not to be asked.
+        label: Names the directory of what is kept aside.
+    """
+
+    filesystem: Filesystem
+    copies: IndexCopies
+    home: RepairHome
+    origin: str
+    look: Look | None
+    label: str
+    say: Callable[[str], None] = lambda _line: None
+    progress: Callable[[int, int], None] = lambda _done, _total: None
+    refetch: Refetch | None = None
+
+
+def repair(parts: RepairParts, *, is_dry: bool = False) -> RepairOutcome:
+    """Repair a cache directory; with `is_dry`, say what a repair would do. Blocks for as long as it takes to read everything.
+
+    Raises:
+        LockedError: A gateway has the directory open.
+        FormatError: A newer program wrote it.
+        DamagedError: Nothing says whose directory it is, or the files of an unfinished repair are damaged themselves.
+        DiskFullError, DiskFailedError: The disk refused. The repair can be repeated; nothing is lost by it.
+    """
+    outcome = RepairOutcome(parts.say, is_dry)
+    try:
+        if not _is_cache_directory(parts.filesystem):
+            outcome.report.note(
+                FORMAT_PATH, "is missing: this is no cache directory, or one that was never used"
+            )
+            return outcome
+        lock = take_lock(parts.filesystem)
+        try:
+            _Repair(parts, outcome).run()
+        finally:
+            lock.close()
+    except OSError as error:
+        raise disk_error(error, "repair") from error
+    return outcome
+
+
+def _is_cache_directory(filesystem: Filesystem) -> bool:
+    names = filesystem.list_directory(ROOT)
+    return FORMAT_PATH in names or (
+        JOURNAL_DIRECTORY in names and bool(filesystem.list_directory(JOURNAL_DIRECTORY))
+    )
+
+
+class _Repair:
+    """One repair under way."""
+
+    def __init__(self, parts: RepairParts, outcome: RepairOutcome) -> None:
+        self._parts = parts
+        self._filesystem = parts.filesystem
+        self._outcome = outcome
+        self._aside = Aside(parts.filesystem, parts.label)
+
+    def run(self) -> None:
+        if not self._finish_unfinished():
+            return
+        parts = self._parts
+        surveyor = Surveyor(parts.filesystem, parts.copies, origin=parts.origin, progress=parts.progress)
+        survey = surveyor.survey()
+        self._outcome.report = survey.report
+        try:
+            self._put_in_order(survey)
+        finally:
+            survey.close()
+            self._outcome.aside = self._aside.kept
+
+    def _finish_unfinished(self) -> bool:
+        """Do step 1; False where only a real repair can go on."""
+        prepared = unfinished_replacement(self._filesystem)
+        if prepared is None:
+            return True
+        if not is_prepared_whole(self._filesystem, prepared):
+            raise DamagedError(
+                f"{prepared}, of a repair that was cut short, is damaged: put the files in quarantine/ back by hand"
+            )
+        self._outcome.step(f"finish a repair that was cut short: {prepared} becomes the journal")
+        if self._outcome.is_dry:
+            return False
+        finish_replacement(self._filesystem, prepared, self._aside)
+        return True
+
+    def _put_in_order(self, survey: Survey) -> None:
+        self._outcome.lost = survey.lost
+        self._outcome.has_more = len(survey.damages) >= DAMAGES_MAX
+        has_changed = self._settle_doubts(survey)
+        is_restated = has_changed or bool(survey.refusal) or bool(survey.journal.foreign)
+        if survey.has_lost_changes:
+            # Before the journal is sound again: a start would remove them.
+            self._keep_orphans(survey)
+        if is_restated:
+            self._restate_journal(survey)
+        if not survey.has_format:
+            self._write_format(survey)
+        if survey.index_why and (survey.has_index or survey.journal.files):
+            self._rebuild_index(survey)
+        elif is_restated:
+            self._bring_up_index(survey)
+        self._drop_clean(survey)
+
+    # --- 3: what is in doubt -----------------------------------------------------------------------------------------
+
+    def _settle_doubts(self, survey: Survey) -> bool:
+        """Compare and quarantine; whether any change of the state came of it."""
+        damages = _by_owner(survey.damages)
+        has_changed = False
+        for chunk in _chunks(self._in_doubt(survey, damages), LOOK_STEP):
+            looked = self._look([entry for entry, _ in chunk])
+            for (entry, why), told in zip(chunk, looked, strict=True):
+                has_changed |= self._settle(survey, entry, why, told, damages)
+        for damage in survey.damages:
+            if damage.is_dirty and damage.owner.upload_id:
+                survey.lost.add(f"{damage.owner}{_upload_of(survey.index, damage.owner)}: {damage}")
+        return has_changed
+
+    def _in_doubt(self, survey: Survey, damages: dict[Owner, str]) -> Iterator[tuple[DirtyEntry, str]]:
+        for _, value in all_rows(survey.index, Family.DIRTY):
+            entry = decode_dirty(value)
+            why = doubt(entry, survey.knowledge, damages.get(_owner(entry), ""))
+            if why:
+                yield entry, why
+
+    def _look(self, entries: Sequence[DirtyEntry]) -> list[Looked]:
+        if self._parts.look is None:
+            return [Looked(error="it was not to be")] * len(entries)
+        looked = self._parts.look(names_of(entries))
+        failed = [told.error for told in looked if told.error]
+        compared = f"compare {len(entries)} changes in doubt with the origin"
+        if failed:
+            compared = (
+                f"{compared}: {len(failed)} times it gave no answer ({failed[0]}); those are not compared"
+            )
+        self._outcome.step(compared)
+        return looked
+
+    def _settle(
+        self, survey: Survey, entry: DirtyEntry, why: str, told: Looked, damages: dict[Owner, str]
+    ) -> bool:
+        place = f"s3://{entry.bucket}/{entry.key}"
+        if is_same(entry, _record(survey.index, entry), told):
+            self._outcome.at_origin(place)
+            _apply(survey.index, Discarded(FORMAT, entry.sequence))
+            return True
+        damage = damages.get(_owner(entry))
+        if damage:
+            survey.lost.add(f"{place}: {damage}")
+        text = reason(why, entry, told)
+        self._outcome.quarantined(place, text)
+        if text == entry.quarantine_reason:
+            return False
+        _apply(survey.index, Quarantined(FORMAT, entry.sequence, text))
+        return True
+
+    # --- 4 and 5: journal and segments ----------------------------------------------------------------------------------------------
+
+    def _keep_orphans(self, survey: Survey) -> None:
+        """Keep segments that no row names: a start removes them, and bodies of lost changes may be in them."""
+        named, clean = set(), set()
+        for _, value in all_rows(survey.index, Family.SEGMENTS):
+            row = decode_segment(value)
+            if row.live_bytes or row.dirty_bytes:
+                named.add(row.segment_id)
+            elif row.stream == Stream.CLEAN:
+                clean.add(row.segment_id)
+        orphans = sorted(survey.places.segment_ids - named - clean)
+        if not orphans:
+            return
+        self._outcome.step(
+            f"keep {len(orphans)} segments that no row names: bodies of lost changes may be in them"
+        )
+        if self._outcome.is_dry:
+            return
+        for segment_id in orphans:
+            self._aside.move(segment_path(segment_id))
+        self._filesystem.sync_directory(SEGMENTS_DIRECTORY)
+
+    def _restate_journal(self, survey: Survey) -> None:
+        outcome = self._outcome
+        outcome.step(
+            f"state the journal anew in one file and keep the {len(survey.journal.files)} old ones in quarantine/"
+        )
+        if outcome.is_dry:
+            return
+        ids = _Ids(survey, self._filesystem)
+        journal_ids = sorted(survey.places.journal_ids)
+        rescue = BodyRescue(self._filesystem, survey.index, ids.take)
+        rescue.empty(journal_ids)
+        if rescue.moved:
+            outcome.step(f"moved {rescue.moved} small bodies from the journal to segments")
+        file_id = ids.take()
+        last = _last_sequence(survey)
+        _set_meta(survey.index, EPOCH, encode(_epoch(survey.index)))
+        restated = Restatement(survey.index, last, ids.reservation())
+        checkpoint = restated.checkpoint_sequence()
+        header = JournalHeader(file_id, survey.layout.instance_id, 0, checkpoint)
+        prepared = prepare_replacement(self._filesystem, header, restated.records())
+        finish_replacement(self._filesystem, prepared, self._aside)
+        _set_meta(survey.index, RESERVED_IDS, encode(ids.reservation()))
+        _set_meta(survey.index, APPLIED_SEQUENCE, checkpoint.to_bytes(8))
+        outcome.step(f"the journal is {journal_path(file_id)}, up to change {checkpoint}")
+
+    def _write_format(self, survey: Survey) -> None:
+        self._outcome.step(f"write FORMAT anew, for the origin {survey.layout.origin}")
+        if self._outcome.is_dry:
+            return
+        if FORMAT_PATH in self._filesystem.list_directory(ROOT):
+            self._aside.move(FORMAT_PATH)
+        write_layout(self._filesystem, survey.layout)
+
+    # --- 7: the index ------------------------------------------------------------------------------------------------
+
+    def _bring_up_index(self, survey: Survey) -> None:
+        """Write into the directory's index what the repair changed. Cut short, it is behind the journal, and is rebuilt."""
+        self._outcome.step("bring the index up to the journal")
+        if self._outcome.is_dry:
+            return
+        index = self._parts.home.open()
+        try:
+            batch: list[IndexWrite] = []
+            for write in survey.index.changes():
+                if len(batch) >= DELTA_ROWS and write.family is not Family.META:
+                    index.write(batch)
+                    batch = []
+                batch.append(write)
+            index.write(batch)
+            index.checkpoint()
+        finally:
+            index.close()
+
+    def _rebuild_index(self, survey: Survey) -> None:
+        self._outcome.step(f"rebuild the index from the journal: {survey.index_why}")
+        if self._outcome.is_dry:
+            return
+        place = self._aside.place(INDEX_DIRECTORY)
+        size_bytes = self._parts.home.set_aside(place)
+        if size_bytes:
+            self._aside.note(INDEX_DIRECTORY, place, size_bytes)
+        self._filesystem.make_directory(INDEX_DIRECTORY)
+        self._filesystem.sync_directory(ROOT)
+        index = self._parts.home.open()
+        try:
+            replay_journal(self._filesystem, scan(self._filesystem), index)
+            finish_rebuild(index, survey.layout)
+            index.checkpoint()
+        finally:
+            index.close()
+
+    # --- 8: clean bytes ----------------------------------------------------------------------------------------------
+
+    def _drop_clean(self, survey: Survey) -> None:
+        """Drop clean bytes that do not read back; an index that was rebuilt has none."""
+        damages = [damage for damage in survey.damages if not damage.is_dirty and damage.extent is not None]
+        if not damages or survey.index_why:
+            return
+        self._outcome.step(
+            f"drop {len(damages)} damaged places of clean bytes; they are fetched when asked for"
+        )
+        self._outcome.dropped_clean = len(damages)
+        if self._outcome.is_dry:
+            return
+        index = self._parts.home.open()
+        try:
+            for damage in damages:
+                assert damage.extent is not None, f"{damage} has no place"
+                owner = damage.owner
+                change = DropExtents(owner.bucket, owner.key, owner.version_id, (damage.extent.location,))
+                write_change(index, change)
+            if self._parts.refetch is not None:
+                self._outcome.refetched = self._parts.refetch(index, damages)
+                self._outcome.step(f"fetched {self._outcome.refetched} of them from the origin")
+            index.checkpoint()
+        finally:
+            index.close()
+
+
+class _Ids:
+    """Ids above all that may have been given. None is taken twice, and the reservation covers what was taken."""
+
+    def __init__(self, survey: Survey, filesystem: Filesystem) -> None:
+        known = reserved_ids(survey.index)
+        margin = bool(survey.refusal)
+        self._version_id_limit = max(known.version_id_limit, _newest_version(survey.index) + 1)
+        self._version_id_limit += LOST_VERSION_IDS if margin else 0
+        self._node = survey.layout.node
+        counters = [keys.segment_counter(segment_id) for segment_id in _ids_on_disk(filesystem)]
+        self._next_counter = max([known.segment_counter_limit, *(counter + 1 for counter in counters)])
+        self._next_counter += LOST_SEGMENT_IDS if margin else 0
+
+    def take(self) -> int:
+        """Give the next segment id."""
+        self._next_counter += 1
+        return keys.segment_id(self._node, self._next_counter - 1)
+
+    def reservation(self) -> IdsReserved:
+        """Say what the next start goes on behind."""
+        return IdsReserved(FORMAT, self._version_id_limit, self._next_counter)
+
+
+def spare_segment_id(filesystem: Filesystem, index: Index, node: int) -> int:
+    """Give a segment id that was never given: behind what is reserved, and behind all files."""
+    counters = [keys.segment_counter(segment_id) for segment_id in _ids_on_disk(filesystem)]
+    return keys.segment_id(node, max(reserved_ids(index).segment_counter_limit, *counters, 0) + 1)
+
+
+def _ids_on_disk(filesystem: Filesystem) -> Iterator[int]:
+    there = filesystem.list_directory(ROOT)
+    for directory in (JOURNAL_DIRECTORY, SEGMENTS_DIRECTORY):
+        for name in filesystem.list_directory(directory) if directory in there else ():
+            stem = name.partition(".")[0]
+            if len(stem) == 16 and not stem.strip("0123456789abcdef"):
+                yield int(stem, 16)
+
+
+def _newest_version(index: Index) -> int:
+    return max((decode_dirty(value).version_id for _, value in all_rows(index, Family.DIRTY)), default=0)
+
+
+def _last_sequence(survey: Survey) -> int:
+    """Give the highest sequence that may have been given."""
+    knowledge = survey.knowledge
+    last = max(survey.journal.last_sequence, knowledge.applied_sequence)
+    is_open = any(hole.last is None for hole in knowledge.holes) or not survey.journal.files
+    return last + (LOST_SEQUENCES if is_open else 0)
+
+
+def _epoch(index: Index) -> EpochStarted:
+    """Let the next start count as one after an unclean stop."""
+    value = index.get(Family.META, EPOCH)
+    if value is None:
+        return EpochStarted(FORMAT, 1, 1)
+    epoch = _epoch_decoder.decode(value)
+    return EpochStarted(FORMAT, epoch.epoch, epoch.trusted_epoch)
+
+
+def _record(index: Index, entry: DirtyEntry) -> ObjectRecord | None:
+    value = index.get(Family.OBJECTS, keys.object_key(entry.bucket, entry.key))
+    return None if value is None else decode_object(value)
+
+
+def _owner(entry: DirtyEntry) -> Owner:
+    return Owner(entry.bucket, entry.key, entry.version_id)
+
+
+def _by_owner(damages: Sequence[Damage]) -> dict[Owner, str]:
+    """Say of each version that is damaged what, and of how many places."""
+    found: dict[Owner, str] = {}
+    counts: dict[Owner, int] = {}
+    for damage in damages:
+        if damage.is_dirty:
+            found.setdefault(damage.owner, str(damage))
+            counts[damage.owner] = counts.get(damage.owner, 0) + 1
+    return {
+        owner: text if counts[owner] == 1 else f"{text}, and {counts[owner] - 1} places more"
+        for owner, text in found.items()
+    }
+
+
+def _upload_of(index: Index, owner: Owner) -> str:
+    upload = Rows(index).upload(owner.upload_id)
+    return "" if upload is None else f" of s3://{upload.bucket}/{upload.key}"
+
+
+def _apply(index: Index, mutation: Discarded | Quarantined) -> None:
+    rows = Rows(index)
+    apply(rows, mutation.sequence, mutation)
+    index.write(rows.batch())
+
+
+def _set_meta(index: Index, key: bytes, value: bytes) -> None:
+    index.write([IndexWrite(Family.META, key, value)])
+
+
+def _chunks(found: Iterator[tuple[DirtyEntry, str]], size: int) -> Iterator[list[tuple[DirtyEntry, str]]]:
+    chunk: list[tuple[DirtyEntry, str]] = []
+    for one in found:
+        chunk.append(one)
+        if len(chunk) >= size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

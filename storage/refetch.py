@@ -1,0 +1,118 @@
+"""Fetch clean bytes that a repair has dropped, from the origin, into segments of their own.
+
+Each range is asked for with the ETag of the version that the row is of, so that no other version's bytes come into it; what the origin
+does not have any more stays a miss. The bytes are synced before a row names them.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from storage import keys
+from storage.applier import write_change
+from storage.cached import AddExtents
+from storage.checksums import BlockChecksums
+from storage.errors import StorageError
+from storage.family import Family
+from storage.filesystem import File, Filesystem
+from storage.fsck_rows import Damage
+from storage.index import Index
+from storage.layout import SEGMENTS_DIRECTORY
+from storage.origin.client import OriginClient
+from storage.origin_look import OpenClient
+from storage.records import ObjectState
+from storage.rows import decode_object
+from storage.segment_files import segment_path
+from storage.types import MIB, ByteRange, Extent, Location, ObjectName
+
+NEW_SEGMENT_BYTES: Final = 64 * MIB
+
+
+class Refetching:
+    """`fsck_repair.Refetch` over the data lane.
+
+    Args:
+        take_segment_id: Gives ids that were never given.
+        say: Takes a line for each range that could not be fetched.
+    """
+
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        open_client: OpenClient,
+        take_segment_id: Callable[[Index], int],
+        say: Callable[[str], None],
+    ) -> None:
+        self._filesystem = filesystem
+        self._open_client = open_client
+        self._take_segment_id = take_segment_id
+        self._say = say
+        self._file: File | None = None
+        self._segment_id = 0
+        self._end = 0
+
+    def __call__(self, index: Index, damages: Sequence[Damage]) -> int:
+        """Fetch what can be; give how many places were."""
+        try:
+            return asyncio.run(self._fetch_all(index, damages))
+        finally:
+            self._close()
+
+    async def _fetch_all(self, index: Index, damages: Sequence[Damage]) -> int:
+        fetched = 0
+        async with self._open_client() as client:
+            for damage in damages:
+                try:
+                    fetched += await self._fetch(client, index, damage)
+                except StorageError as error:
+                    self._say(f"{damage.owner}: not fetched: {error}")
+        return fetched
+
+    async def _fetch(self, client: OriginClient, index: Index, damage: Damage) -> bool:
+        """Fetch one place; False where the row has moved on."""
+        owner, wanted = damage.owner, damage.extent
+        value = index.get(Family.OBJECTS, keys.object_key(owner.bucket, owner.key))
+        record = None if value is None else decode_object(value)
+        if wanted is None or record is None or record.version_id != owner.version_id:
+            return False
+        if record.state is not ObjectState.CLEAN or record.origin is None:
+            return False
+        asked = _Asked(ObjectName(owner.bucket, owner.key), record.origin.etag)
+        location = await self._store(client, index, wanted, asked)
+        extent = Extent(wanted.start, wanted.stop, location)
+        added, _ = write_change(index, AddExtents(owner.bucket, owner.key, owner.version_id, (extent,)))
+        return added
+
+    async def _store(self, client: OriginClient, index: Index, wanted: Extent, asked: "_Asked") -> Location:
+        """Append the bytes to the segment in use; what a failure leaves of them is dead space."""
+        if self._file is None or self._end + wanted.stop - wanted.start > NEW_SEGMENT_BYTES:
+            self._begin_segment(index)
+        assert self._file is not None, "a segment was begun"
+        sums, start = BlockChecksums(), self._end
+        async with client.get_object(
+            asked.name, ByteRange(wanted.start, wanted.stop), if_match=asked.etag
+        ) as answer:
+            async for chunk in answer.chunks():
+                self._file.pwrite(self._end, chunk)
+                sums.update(chunk)
+                self._end += len(chunk)
+        self._file.fdatasync()
+        return Location(self._segment_id, start, self._end - start, sums.digest())
+
+    def _begin_segment(self, index: Index) -> None:
+        self._close()
+        self._segment_id = self._take_segment_id(index)
+        self._file, self._end = self._filesystem.create(segment_path(self._segment_id)), 0
+        self._filesystem.sync_directory(SEGMENTS_DIRECTORY)
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+class _Asked(NamedTuple):
+    """A version at the origin."""
+
+    name: ObjectName
+    etag: str

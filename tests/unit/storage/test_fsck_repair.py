@@ -1,0 +1,772 @@
+"""A repair puts a damaged directory in order, removes nothing that was acknowledged, and can be cut short anywhere."""
+
+import os
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from msgspec.structs import replace
+
+from storage import keys
+from storage.errors import DamagedError, DiskFailedError, FormatError, LockedError
+from storage.family import Family, IndexWrite
+from storage.journal_salvage import salvage
+from storage.origin.wire import OriginObject
+from storage.records import (
+    DirtyEntry,
+    ObjectRecord,
+    ObjectState,
+    PartSize,
+    UploadCompleted,
+    UploadCreated,
+    UploadRecord,
+    Validated,
+    encode,
+)
+from storage.recovered_changes import Looked
+from storage.rows import decode_dirty, decode_object
+from storage.segments import segment_path
+from storage.types import Location
+from tests.fakes.filesystem import FakeFilesystem, Halted
+from tests.fakes.ledger_harness import (
+    BUCKET,
+    Ledger,
+    all_rows,
+    check_accounts,
+    dirty_state,
+    read_body,
+)
+from tests.fakes.ledger_load import RandomLoad
+from tests.fakes.repairing import Directory, RepairIndexHome
+
+SEEDS = int(os.environ.get("FOREBAY_TEST_SEEDS", "24"))
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[Ledger]:
+    """Open a directory for a while."""
+    ledger = await Ledger.start(FakeFilesystem())
+    try:
+        yield ledger
+    finally:
+        await ledger.stop()
+
+
+async def loaded() -> Ledger:
+    """Make a directory with dirty and clean objects, a delete and an upload, in the journal and in segments."""
+    async with opened() as ledger:
+        ledger.put_now("tiny", b"in the journal", is_tiny=True)
+        ledger.put_now("large", b"in a segment", is_tiny=False)
+        ledger.delete_now("deleted")
+        ledger.flush_now(ledger.put_now("clean", b"cached bytes", is_tiny=False))
+        ledger.put_now("other", b"another tiny one", is_tiny=True)
+        upload_id = ledger.create_upload_now("upload")
+        ledger.part_now(upload_id, 1, b"a part", is_tiny=True)
+        await ledger.fill("filled", b"filled bytes")
+        ledger.put_now("last", b"the last one", is_tiny=True)
+    ledger.recovered.lock.close()
+    return ledger
+
+
+def entries_of(directory: Directory) -> dict[str, DirtyEntry]:
+    """Start, and give what is dirty by key."""
+    recovered = directory.start()
+    recovered.release()
+    return {entry.key: entry for entry in recovered.dirty}
+
+
+def bodies_of(directory: Directory) -> dict[str, bytes | str]:
+    """Read all dirty bodies after a start."""
+    index = directory.home.open()
+    found: dict[str, bytes | str] = {}
+    for _, value in all_rows(index, Family.DIRTY):
+        entry = decode_dirty(value)
+        row = index.get(Family.OBJECTS, keys.object_key(entry.bucket, entry.key))
+        if row is not None and not entry.is_tombstone:
+            found[entry.key] = read_body(directory.filesystem, decode_object(row).extents)
+    return found
+
+
+def location_of(ledger: Ledger, key: str) -> Location:
+    """Say where an object's bytes lie."""
+    value = ledger.index.get(Family.OBJECTS, keys.object_key(BUCKET, key))
+    assert value is not None
+    return decode_object(value).extents[0].location
+
+
+# --- nothing to do -----------------------------------------------------------------------------------------------------
+
+
+async def test_repair_of_a_sound_directory_changes_nothing() -> None:
+    """There is no step, and no file is touched."""
+    directory = Directory.of(await loaded())
+    calls = directory.filesystem.changing_calls
+
+    outcome = directory.repair(origin={})
+
+    assert (outcome.steps, outcome.exit_code, outcome.lines()) == ([], 0, ["sound: nothing to repair"])
+    assert directory.filesystem.changing_calls == calls
+    assert directory.looked == []
+
+
+async def test_repair_is_refused_when_a_gateway_has_the_directory() -> None:
+    """The lock is taken first."""
+    directory = Directory.of(await loaded())
+    lock = directory.filesystem.lock("LOCK")
+
+    with pytest.raises(LockedError):
+        directory.repair()
+    lock.close()
+
+
+def test_repair_of_what_is_no_cache_directory_makes_nothing() -> None:
+    """It is said, and not even a lock file is made."""
+    directory = Directory(FakeFilesystem(), RepairIndexHome(None))
+
+    outcome = directory.repair()
+
+    assert outcome.exit_code == 0
+    assert outcome.report.notes == 1
+    assert directory.filesystem.list_directory("") == []
+
+
+# --- the journal -------------------------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_in_doubt_when_the_index_has_what_the_journal_lost() -> None:
+    """A bit in a record in the middle of the journal: the index has applied it, so all is as it was, clean rows too."""
+    ledger = await loaded()
+    directory = Directory.of(ledger)
+    path, at = directory.find(b"in the journal")
+    directory.flip(path, at - 20)  # in the frame's header
+    before = dirty_state(ledger.filesystem, ledger.index)
+    with pytest.raises(DamagedError):
+        directory.clone().start()
+
+    outcome = directory.repair(origin={})
+
+    assert (outcome.exit_code, outcome.recovered) == (0, [])
+    recovered = directory.start()
+    assert dirty_state(directory.filesystem, recovered.index) == before
+    check_accounts(recovered.index)
+    assert recovered.index.get(Family.OBJECTS, keys.object_key(BUCKET, "filled")) is not None
+    assert [kept.path for kept in outcome.aside] == [path]
+    assert directory.filesystem.contents(outcome.aside[0].place)[: at - 20] != b""
+
+
+async def test_a_body_that_was_hit_is_named_and_all_others_are_whole() -> None:
+    """The change stays, quarantined as recovered; its bytes are not served as right."""
+    directory = Directory.of(await loaded())
+    path, at = directory.find(b"in the journal")
+    directory.flip(path, at)
+
+    outcome = directory.repair(origin={})
+
+    entries, bodies = entries_of(directory), bodies_of(directory)
+    assert outcome.exit_code == 1
+    assert outcome.lost.lines == [
+        f"s3://{BUCKET}/tiny: bytes [0, 14): {path} at {at}: 14 bytes with a wrong checksum"
+    ]
+    assert entries["tiny"].quarantine_reason.startswith("recovered: bytes [0, 14): ")
+    assert entries["tiny"].quarantine_reason.endswith("; the origin does not have the object")
+    assert [key for key, entry in entries.items() if entry.quarantine_reason] == ["tiny"]
+    assert "is wrong at" in str(bodies.pop("tiny"))
+    assert bodies == {"large": b"in a segment", "other": b"another tiny one", "last": b"the last one"}
+
+
+async def test_what_is_around_a_hole_is_quarantined_when_the_index_is_lost_too() -> None:
+    """What the lost record was nobody knows: what came before may be replaced, what follows may build on it."""
+    directory = Directory.of(await loaded(), has_index=False)
+    path, at = directory.find(b"another tiny one")
+    directory.flip(path, at)
+
+    outcome = directory.repair(origin={})
+
+    entries = entries_of(directory)
+    assert outcome.exit_code == 1
+    assert outcome.lost.lines == ["change 8 of the journal cannot be read: what they were is not known"]
+    assert entries["large"].quarantine_reason == (
+        "recovered: change 8 of the journal cannot be read and may have replaced it; the origin does not have the object"
+    )
+    assert entries["last"].quarantine_reason.startswith(
+        "recovered: it follows change 8 of the journal, which"
+    )
+    assert "other" not in entries
+    assert bodies_of(directory) == {
+        "tiny": b"in the journal",
+        "large": b"in a segment",
+        "last": b"the last one",
+    }
+    assert directory.repair(origin={}).exit_code == 0
+
+
+async def test_what_the_origin_has_is_clean_when_it_was_in_doubt() -> None:
+    """ETag, size and description are those of the change; a delete is at the origin where there is no object."""
+    ledger = await loaded()
+    directory = Directory.of(ledger, has_index=False)
+    path, at = directory.find(b"another tiny one")
+    directory.flip(path, at)
+    value = ledger.index.get(Family.OBJECTS, keys.object_key(BUCKET, "large"))
+    record = decode_object(value or b"")
+    same = OriginObject(record.size, record.etag, 1, record.headers, record.user_metadata)
+    other = OriginObject(14, "another", 1)
+
+    outcome = directory.repair(origin={"large": Looked(same), "tiny": Looked(other)})
+
+    entries = entries_of(directory)
+    assert outcome.settled == [f"s3://{BUCKET}/large", f"s3://{BUCKET}/deleted"]
+    assert sorted(entries) == ["last", "tiny"]
+    assert entries["tiny"].quarantine_reason.endswith("; the origin has 14 bytes with ETag another")
+
+
+async def test_comparison_is_left_out_when_the_origin_gives_no_answer() -> None:
+    """All that is local is repaired, and the lines say that nothing was compared."""
+    directory = Directory.of(await loaded(), has_index=False)
+    path, at = directory.find(b"another tiny one")
+    directory.flip(path, at)
+
+    outcome = directory.repair(look=lambda names: [Looked(error="no connection")] * len(names))
+
+    entries = entries_of(directory)
+    assert outcome.steps[0] == (
+        "compare 4 changes in doubt with the origin: 4 times it gave no answer (no connection); those are not compared"
+    )
+    assert all("; the origin was not asked (no connection)" in e.quarantine_reason for e in entries.values())
+    assert sorted(entries) == ["deleted", "large", "last", "tiny"]
+
+
+async def test_changes_that_only_the_index_knows_are_quarantined() -> None:
+    """The journal's end was cut off: the index is ahead of it, and names them."""
+    directory = Directory.of(await loaded())
+    path, at = directory.find(b"the last one")
+    directory.cut(path, at - 56)
+    with pytest.raises(DamagedError, match="a part of the journal is missing"):
+        directory.clone().start()
+
+    outcome = directory.repair(origin={})
+
+    entries = entries_of(directory)
+    assert [key for key, entry in entries.items() if entry.quarantine_reason] == ["last"]
+    # Its bytes were in the part that is gone.
+    assert outcome.lost.lines[0].startswith(f"s3://{BUCKET}/last: bytes [0, 12): {path} ends at")
+    assert bodies_of(directory)["tiny"] == b"in the journal"
+
+
+async def test_changes_are_known_from_the_index_when_the_journal_is_gone() -> None:
+    """All of them are in doubt; the bytes in segments are whole."""
+    directory = Directory.of(await loaded())
+    for path in directory.journal_paths():
+        directory.filesystem.unlink(path)
+
+    outcome = directory.repair(origin={})
+
+    entries = entries_of(directory)
+    assert outcome.exit_code == 1
+    assert entries["large"].quarantine_reason.startswith(
+        "recovered: the journal lost change 4; the index has it"
+    )
+    assert sorted(entries) == ["large", "last", "other", "tiny"]
+    assert outcome.settled == [f"s3://{BUCKET}/deleted"]
+    assert bodies_of(directory)["large"] == b"in a segment"
+
+
+async def test_a_start_succeeds_when_journal_and_index_are_gone() -> None:
+    """Nothing is known any more; the segments are kept aside, since bodies of lost changes are in them."""
+    ledger = await loaded()
+    directory = Directory.of(ledger, has_index=False)
+    for path in directory.journal_paths():
+        directory.filesystem.unlink(path)
+    segment_id = location_of(ledger, "large").segment_id
+
+    outcome = directory.repair(origin={})
+
+    assert entries_of(directory) == {}
+    assert outcome.lost.lines == ["journal and index are both gone: what was dirty is not known any more"]
+    assert segment_path(segment_id) in [kept.path for kept in outcome.aside]
+    kept = next(kept for kept in outcome.aside if kept.path == segment_path(segment_id))
+    assert b"in a segment" in directory.filesystem.contents(kept.place)
+
+
+@pytest.mark.parametrize("at", [0, 9, 20, 30, 45, 55, 57, 63])
+@pytest.mark.parametrize("has_index", [True, False])
+async def test_all_is_read_when_only_a_header_was_hit(at: int, has_index: bool) -> None:
+    """Its checksum is the frames' seed, stored and computable: whichever was hit, all frames read back."""
+    ledger = await loaded()
+    directory = Directory.of(ledger, has_index=has_index)
+    before = dirty_state(ledger.filesystem, ledger.index)
+    path = directory.journal_paths()[-1]
+    directory.flip(path, at)
+
+    outcome = directory.repair(origin={})
+
+    recovered = directory.start()
+    assert (outcome.exit_code, outcome.recovered) == (0, [])
+    assert dirty_state(directory.filesystem, recovered.index) == before
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+async def test_a_compacted_file_is_salvaged(has_index: bool) -> None:
+    """With the index all is known; without it what reads back of the file is, and is in doubt."""
+    async with opened() as ledger:
+        for number in range(3):
+            ledger.put_now(f"key-{number}", b"body %d" % number, is_tiny=True)
+        ledger.rotate_now()
+        assert await ledger.compaction().compact()
+        ledger.unlink_removed()
+    ledger.recovered.lock.close()
+    directory = Directory.of(ledger, has_index=has_index)
+    path = directory.journal_paths()[-1]
+    directory.flip(path, directory.filesystem.contents(path).index(b"key-1"))
+
+    outcome = directory.repair(origin={})
+
+    entries = entries_of(directory)
+    reasons = {entry.quarantine_reason.partition(";")[0] for entry in entries.values()}
+    assert outcome.exit_code == (0 if has_index else 1)
+    if has_index:
+        assert (sorted(entries), reasons) == (["key-0", "key-1", "key-2"], {""})
+    else:
+        assert all(reason.startswith("recovered: ") for reason in reasons)
+
+
+async def test_changes_that_cannot_be_applied_are_left_out_and_named() -> None:
+    """A record of no known kind, and a Complete without its parts: the start refuses; after the repair it does not."""
+    async with opened() as ledger:
+        ledger.put_now("before", b"body", is_tiny=True)
+        index = ledger.index.kill_clone()
+        sequence = ledger.commit_door._next_sequence
+        entry = DirtyEntry(1, 0, BUCKET, "joined", 0, 77, 3, "credential", 3.0)
+        record = ObjectRecord(
+            1, 77, 3, "etag", 9, ObjectState.DIRTY, None, Validated(), parts=(PartSize(1, 3, "etag"),)
+        )
+        upload = UploadRecord(1, "upload", BUCKET, "joined", 1.0, "credential")
+        completed = UploadCompleted(
+            1, "upload", record, replace(entry, sequence=sequence + 2), completed_at_s=5.0
+        )
+        written = [b"\x92\xa7unknown\x01", encode(UploadCreated(1, upload)), encode(completed)]
+        ledger.recovered.journal.begin_group(0)
+        ledger.recovered.journal.append(sequence, written, [])
+    ledger.recovered.lock.close()
+    directory = Directory(ledger.filesystem.kill_clone(), RepairIndexHome(index))
+    with pytest.raises(DamagedError):
+        directory.clone().start()
+
+    outcome = directory.repair(origin={})
+
+    assert outcome.exit_code == 1
+    assert outcome.lost.lines[0].startswith(f"change {sequence} is of no known kind")
+    assert outcome.lost.lines[1].startswith(f"s3://{BUCKET}/joined: change {sequence + 2} cannot be applied")
+    assert list(entries_of(directory)) == ["before"]
+    assert entries_of(directory)["before"].quarantine_reason == ""
+
+
+async def test_repair_of_a_torn_tail_leaves_it_to_the_start() -> None:
+    """It was never acknowledged."""
+    directory = Directory.of(await loaded())
+    path = directory.journal_paths()[-1]
+    directory.change(path, lambda data: data.extend(b"torn"))
+
+    outcome = directory.repair(origin={})
+
+    assert (outcome.steps, outcome.exit_code) == ([], 0)
+    assert len(entries_of(directory)) == 5
+
+
+async def test_format_is_written_anew_when_it_is_damaged() -> None:
+    """The journal says whose directory it is, the settings for which origin; the damaged file is kept."""
+    directory = Directory.of(await loaded())
+    directory.change("FORMAT", lambda data: data.__setitem__(slice(0, 6), b"\xff\xfe\xfd\xfc\xfb\xfa"))
+
+    outcome = directory.repair(origin={})
+
+    assert outcome.exit_code == 0
+    assert [kept.path for kept in outcome.aside] == ["FORMAT"]
+    assert len(entries_of(directory)) == 5
+
+
+async def test_format_of_a_newer_program_is_refused() -> None:
+    """Nothing is changed that this program does not understand."""
+    directory = Directory.of(await loaded())
+    text = directory.filesystem.contents("FORMAT").replace(b"format = 1", b"format = 9")
+    directory.filesystem.replace_contents("FORMAT", text)
+
+    with pytest.raises(FormatError):
+        directory.repair(origin={})
+
+
+# --- the index ---------------------------------------------------------------------------------------------------------
+
+
+async def test_index_is_rebuilt_when_it_is_lost() -> None:
+    """The dirty state returns, the clean rows are dropped."""
+    ledger = await loaded()
+    directory = Directory.of(ledger, has_index=False)
+
+    outcome = directory.repair(origin={})
+
+    recovered = directory.start()
+    assert outcome.steps == ["rebuild the index from the journal: there is no index"]
+    assert (outcome.exit_code, outcome.recovered) == (0, [])
+    assert dirty_state(directory.filesystem, recovered.index) == dirty_state(ledger.filesystem, ledger.index)
+    assert recovered.index.get(Family.OBJECTS, keys.object_key(BUCKET, "filled")) is None
+
+
+@pytest.mark.parametrize(
+    ("family", "key"),
+    [
+        (Family.OBJECTS, keys.object_key(BUCKET, "large")),
+        (Family.OVERLAY, keys.object_key(BUCKET, "tiny")),
+        (Family.DIRTY, keys.dirty_key(4)),
+        (Family.META, b"instance_id"),
+    ],
+)
+async def test_index_is_rebuilt_when_it_contradicts_itself_or_the_journal(family: Family, key: bytes) -> None:
+    """The journal is the truth; the index that was there is kept aside."""
+    ledger = await loaded()
+    directory = Directory.of(ledger)
+    before = dirty_state(ledger.filesystem, ledger.index)
+    index = directory.home.open()
+    assert index.get(family, key) is not None
+    index.write([IndexWrite(family, key, None)])
+
+    outcome = directory.repair(origin={})
+
+    recovered = directory.start()
+    assert (outcome.exit_code, outcome.recovered) == (0, [])
+    assert dirty_state(directory.filesystem, recovered.index) == before
+    assert directory.home.kept == ["quarantine/now/index"]
+
+
+async def test_index_is_rebuilt_when_it_forgot_a_change_altogether() -> None:
+    """It agrees with itself, but not with the journal."""
+    ledger = await loaded()
+    directory = Directory.of(ledger)
+    index = directory.home.open()
+    index.write(
+        [
+            IndexWrite(Family.DIRTY, keys.dirty_key(5), None),
+            IndexWrite(Family.OVERLAY, keys.object_key(BUCKET, "deleted"), None),
+        ]
+    )
+
+    outcome = directory.repair(origin={})
+
+    assert "it contradicts the journal over change 5" in outcome.steps[0]
+    assert "deleted" in entries_of(directory)
+
+
+async def test_an_index_that_lags_is_left_to_the_start() -> None:
+    """The journal goes on from where it is."""
+    ledger = await loaded()
+    directory = Directory.of(ledger)
+    directory.home.index = ledger.index.checkpoint_clone()
+
+    outcome = directory.repair(origin={})
+
+    assert (outcome.steps, outcome.exit_code) == ([], 0)
+    assert len(entries_of(directory)) == 5
+
+
+# --- bytes in segments -------------------------------------------------------------------------------------------------
+
+
+async def test_a_damaged_clean_block_is_dropped() -> None:
+    """The row stays, the bytes are a miss."""
+    ledger = await loaded()
+    directory = Directory.of(ledger)
+    place = location_of(ledger, "filled")
+    directory.flip(segment_path(place.segment_id), place.offset)
+
+    outcome = directory.repair(origin={})
+
+    recovered = directory.start()
+    row = recovered.index.get(Family.OBJECTS, keys.object_key(BUCKET, "filled"))
+    assert (outcome.exit_code, outcome.dropped_clean) == (0, 1)
+    assert decode_object(row or b"").extents == ()
+    check_accounts(recovered.index)
+    recovered.release()
+    assert directory.repair(origin={}).steps == []
+
+
+async def test_a_damaged_dirty_block_is_quarantined_and_named() -> None:
+    """It is not sent; the second run finds it as it is, and changes nothing."""
+    ledger = await loaded()
+    directory = Directory.of(ledger)
+    place = location_of(ledger, "large")
+    directory.flip(segment_path(place.segment_id), place.offset)
+
+    outcome = directory.repair(origin={})
+    entries = entries_of(directory)
+    again = directory.repair(origin={})
+
+    assert outcome.exit_code == again.exit_code == 1
+    assert entries["large"].quarantine_reason.startswith("recovered: bytes [0, 12): ")
+    assert outcome.lost.lines == again.lost.lines
+    assert again.steps == ["compare 1 changes in doubt with the origin"]
+
+
+async def test_a_damaged_dirty_block_is_clean_when_the_origin_has_it() -> None:
+    """The flush had arrived, only its confirmation had not: nothing is lost."""
+    ledger = await loaded()
+    directory = Directory.of(ledger)
+    place = location_of(ledger, "large")
+    directory.flip(segment_path(place.segment_id), place.offset)
+    record = decode_object(ledger.index.get(Family.OBJECTS, keys.object_key(BUCKET, "large")) or b"")
+    same = OriginObject(record.size, record.etag, 1, record.headers, record.user_metadata)
+
+    outcome = directory.repair(origin={"large": Looked(same)})
+
+    assert (outcome.exit_code, outcome.settled) == (0, [f"s3://{BUCKET}/large"])
+    assert "large" not in entries_of(directory)
+
+
+async def test_a_segment_that_is_gone_is_named_object_by_object() -> None:
+    """Dirty objects and parts in it are lost, clean ones a miss."""
+    async with opened() as ledger:
+        ledger.put_now("large", b"in a segment", is_tiny=False)
+        ledger.flush_now(ledger.put_now("clean", b"cached bytes", is_tiny=False))
+        ledger.part_now(ledger.create_upload_now("upload"), 3, b"a part", is_tiny=False)
+    ledger.recovered.lock.close()
+    directory = Directory.of(ledger)
+    segment_id = location_of(ledger, "large").segment_id
+    directory.filesystem.unlink(segment_path(segment_id))
+
+    outcome = directory.repair(origin={})
+
+    missing = f"segment {segment_id:x} is missing"
+    upload_id = next(iter(ledger.upload_parts))
+    assert sorted(outcome.lost.lines) == [
+        f"part 3 of upload {upload_id} of s3://{BUCKET}/upload: bytes [0, 6): {missing}",
+        f"s3://{BUCKET}/large: bytes [0, 12): {missing}",
+    ]
+    assert outcome.dropped_clean == 1
+    assert list(entries_of(directory)) == ["large"]
+
+
+# --- dry runs and interruptions ----------------------------------------------------------------------------------------
+
+Damage = Callable[[Directory], None]
+
+
+def hit_a_record(directory: Directory) -> None:
+    """Damage a frame's header in the middle of the journal."""
+    path, at = directory.find(b"another tiny one")
+    directory.flip(path, at - 20)
+
+
+def lose_the_index(directory: Directory) -> None:
+    """Lose the index, and damage a frame."""
+    hit_a_record(directory)
+    directory.home.index = None
+
+
+def lose_the_journal(directory: Directory) -> None:
+    """Lose all journal files."""
+    for path in directory.journal_paths():
+        directory.filesystem.unlink(path)
+    directory.filesystem.sync_directory("journal")
+
+
+def break_everything_a_little(directory: Directory) -> None:
+    """FORMAT, a journal header, a record, and a segment."""
+    directory.change("FORMAT", lambda data: data.__setitem__(slice(0, 6), b"\xff\xfe\xfd\xfc\xfb\xfa"))
+    hit_a_record(directory)
+    directory.flip(directory.journal_paths()[-1], 60)
+    for name in directory.filesystem.list_directory("segments"):
+        directory.flip(f"segments/{name}", 0)
+
+
+DAMAGES = (hit_a_record, lose_the_index, lose_the_journal, break_everything_a_little)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_dry_run_changes_nothing_and_says_what_would_be(damage: Damage) -> None:
+    """The same steps, in the conditional."""
+    directory = Directory.of(await loaded())
+    damage(directory)
+    calls, index = directory.filesystem.changing_calls, directory.home.index
+
+    outcome = directory.repair(origin={}, is_dry=True)
+
+    assert directory.filesystem.changing_calls == calls
+    assert directory.home.index is index
+    assert outcome.steps
+    assert all(step.startswith("would: ") for step in outcome.steps)
+    done = directory.repair(origin={})
+    assert outcome.lost.lines == done.lost.lines
+    assert outcome.recovered == done.recovered
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_an_interrupted_repair_is_repeated_and_loses_nothing(damage: Damage) -> None:
+    """After a kill, or a power cut, at any call to the disk, the next repair ends where the first one would have."""
+    ledger = await loaded()
+    draws = random.Random(7)
+    damaged = Directory.of(ledger)
+    damage(damaged)
+    whole = damaged.clone()
+    whole.repair(origin={})
+    entries, bodies = entries_of(whole), bodies_of(whole)
+    cut_points = 0
+    for nth in range(1, 200):
+        halted = damaged.clone()
+        halted.filesystem.halt_at(nth)
+        try:
+            halted.repair(origin={})
+        except Halted:
+            cut_points += 1
+        else:
+            break
+        power = Directory(halted.filesystem.crash_clone(draws, draws.choice([0, 0.5])), halted.home)
+        for left in (halted.clone(), power):
+            left.repair(origin={})
+
+            assert {k: e.quarantine_reason for k, e in entries_of(left).items()} == {
+                k: e.quarantine_reason for k, e in entries.items()
+            }, f"cut at call {nth}"
+            assert bodies_of(left).keys() == bodies.keys()
+            for key, body in bodies_of(left).items():
+                assert body == bodies[key] or (isinstance(body, str) and isinstance(bodies[key], str))
+    assert cut_points > 10
+
+
+async def test_a_start_refuses_while_a_repair_is_unfinished() -> None:
+    """Of the old journal any number of files may be gone by then."""
+    directory = Directory.of(await loaded())
+    hit_a_record(directory)
+    refused = 0
+    for nth in range(1, 200):
+        halted = directory.clone()
+        halted.filesystem.halt_at(nth)
+        try:
+            halted.repair(origin={})
+        except Halted:
+            pass
+        else:
+            break
+        left = halted.clone()
+        names = left.filesystem.list_directory("journal")
+        if any(name.endswith(".repair") for name in names):
+            refused += 1
+            with pytest.raises(DamagedError, match="a repair was cut short"):
+                left.start()
+            assert left.repair(is_dry=True).steps[0].startswith("would: finish a repair that was cut short")
+    assert refused > 2
+
+
+# --- any load, any damage ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 2))
+async def test_any_load_is_stated_anew_as_it_was(seed: int) -> None:
+    """With a sound index a damaged journal costs nothing, whatever was in it; compacted or not."""
+    draws = random.Random(seed)
+    async with opened() as ledger:
+        load = RandomLoad(ledger, draws)
+        load.run(50)
+        if draws.random() < 0.5:
+            await ledger.compaction().compact()
+            ledger.unlink_removed()
+        load.run(20)
+    ledger.recovered.lock.close()
+    directory = Directory.of(ledger)
+    before = dirty_state(ledger.filesystem, ledger.index)
+    path = draws.choice(directory.journal_paths())
+    directory.flip(path, draws.randrange(64))
+
+    outcome = directory.repair(origin={})
+
+    recovered = directory.start()
+    assert (outcome.exit_code, outcome.recovered) == (0, [])
+    assert dirty_state(directory.filesystem, recovered.index) == before
+    check_accounts(recovered.index)
+    recovered.release()
+    # The file that was written says the same without the index.
+    rebuilt = Directory(directory.filesystem.kill_clone(), RepairIndexHome(None)).start()
+    assert dirty_state(directory.filesystem, rebuilt.index) == before
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_any_damage_is_repaired_and_what_is_lost_is_named(seed: int) -> None:
+    """A start succeeds; a dirty object is there, whole or quarantined, or named, or lies in a hole that is named."""
+    draws = random.Random(1000 + seed)
+    async with opened() as ledger:
+        load = RandomLoad(ledger, draws)
+        load.run(60)
+    ledger.recovered.lock.close()
+    has_index = draws.random() < 0.5
+    directory = Directory.of(ledger, has_index=has_index)
+    for _ in range(draws.randint(1, 3)):
+        hurt(directory, draws)
+    # Without the index nobody can tell a tail that rotted, or was cut off, from one that was never written.
+    known = 1 << 60 if has_index else salvage(directory.filesystem, b"").read_sequence
+    before = {
+        decode_dirty(value).key: decode_dirty(value) for _, value in all_rows(ledger.index, Family.DIRTY)
+    }
+
+    outcome = directory.repair(origin={})
+
+    entries = entries_of(directory)
+    has_hole = any("what they were is not known" in line for line in outcome.lost.lines)
+    for key, entry in before.items():
+        found = entries.get(key)
+        place = f"s3://{BUCKET}/{key}"
+        is_told = any(line.startswith(f"{place}: ") for line in outcome.lost.lines)
+        if found is None or found.version_id != entry.version_id:
+            is_untold = entry.sequence > known
+            assert has_hole or is_told or is_untold or place in outcome.settled, f"{key} vanished"
+    for key, body in bodies_of(directory).items():
+        if isinstance(body, str):
+            assert entries[key].quarantine_reason.startswith("recovered: "), f"{key} would be flushed"
+    again = directory.repair(origin={})
+    assert [step for step in again.steps if not step.startswith("compare")] == []
+
+
+def hurt(directory: Directory, draws: random.Random) -> None:
+    """Do one thing to a journal file or a segment."""
+    paths = directory.journal_paths()
+    paths += [f"segments/{name}" for name in directory.filesystem.list_directory("segments")]
+    if not paths:
+        return
+    path = draws.choice(paths)
+    size = len(directory.filesystem.contents(path))
+    match draws.randrange(4):
+        case 0:
+            directory.filesystem.unlink(path)
+        case 1:
+            directory.cut(path, draws.randrange(size + 1))
+        case _ if size:
+            directory.flip(path, draws.randrange(size))
+        case _:
+            pass
+
+
+async def test_a_repair_whose_index_write_fails_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half brought up, the index is behind the journal: the next repair, or start, rebuilds it."""
+    monkeypatch.setattr("storage.fsck_repair.DELTA_ROWS", 3)
+    ledger = await loaded()
+    damaged = Directory.of(ledger)
+    hit_a_record(damaged)
+    before = dirty_state(ledger.filesystem, ledger.index)
+    failures = 0
+    for nth in range(1, 50):
+        failing = damaged.clone()
+        failing.home.fail_write_at = nth
+        try:
+            failing.repair(origin={})
+        except DiskFailedError:
+            failures += 1
+        else:
+            break
+        failing.home.fail_write_at = 0
+        started, repaired = failing.clone(), failing.clone()
+
+        recovered = started.start()
+        outcome = repaired.repair(origin={})
+
+        assert dirty_state(started.filesystem, recovered.index) == before
+        check_accounts(recovered.index)
+        assert (outcome.exit_code, outcome.recovered) == (0, [])
+        assert dirty_state(repaired.filesystem, repaired.start().index) == before
+    assert failures > 3
