@@ -224,7 +224,8 @@ async def _feed(
     loop = asyncio.get_running_loop()
 
     def allow(wait_s: float | None) -> None:
-        if not attempt.is_answered:
+        # Once the deadline has run out it cannot be moved; the request ends by it, and that is what its caller is told.
+        if not (attempt.is_answered or deadline.expired()):
             deadline.reschedule(None if wait_s is None else loop.time() + wait_s)
 
     try:
