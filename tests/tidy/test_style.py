@@ -18,7 +18,7 @@ LONG_FILES = {
     "tests/unit/storage/test_compaction.py": "one test a place where a compaction may be cut short",
     "tests/unit/storage/test_flush.py": "one test a story of the flush planner",
     "tests/integration/test_flusher.py": "one test a way in which a flush may go wrong",
-    "tests/unit/storage/test_fsck_repair.py": "one test a kind of damage that a repair may find",
+    "tests/unit/storage/test_fsck_repair.py": "one test a damage and what a repair makes of it",
     "tests/unit/storage/test_journal.py": "one test a way in which a journal file may be torn or damaged",
     "tests/unit/storage/test_recovery.py": "one test a state in which a start may find the directory",
     "tests/unit/storage/test_segments.py": "one test a rule of the segments' header",
