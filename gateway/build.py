@@ -14,6 +14,7 @@ from gateway.setting_values import Addressing
 from gateway.settings import Settings
 from storage.assembly import EngineParts, EngineSettings, EngineWorkers
 from storage.clock import Clock, SystemClock
+from storage.early_flush import EarlyFlushSettings
 from storage.engine import Engine
 from storage.errors import DamagedError, FormatError
 from storage.filesystem import PosixFilesystem
@@ -230,6 +231,7 @@ def _engine_settings(settings: Settings) -> EngineSettings:
         flush=FlushSettings(
             concurrency=settings.flush_concurrency, origin_timeout_s=settings.origin_timeout_s
         ),
+        early_flush=EarlyFlushSettings(bytes_min=settings.early_flush_bytes),
     )
 
 

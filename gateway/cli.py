@@ -230,13 +230,18 @@ def status_lines(report: StatusReport) -> list[str]:
     """Write a status for people."""
     used = f"{readable(report.cache_used_bytes)} of {readable(report.cache_capacity_bytes)}"
     pending = f"{report.pending_objects} pending, {readable(report.pending_bytes)}"
+    uploads = f"{report.open_uploads} open uploads"
+    if report.open_upload_bytes:
+        uploads += (
+            f" of {readable(report.open_upload_bytes)}, {readable(report.early_bytes)} at the origin already"
+        )
     state = "draining" if report.is_draining else "serving" if report.is_writable else "read-only"
     lines = [
         f"{state}{f': {report.failure}' if report.failure else ''}",
         f"origin      {report.origin}, {report.origin_requests} requests, {report.origin_throttled} throttled",
         f"cache       {used}, {readable(report.cache_dirty_bytes)} dirty",
         f"hit ratio   {report.hit_ratio_requests:.1%} of requests, {report.hit_ratio_bytes:.1%} of bytes (5 minutes)",
-        f"write-back  {pending}, oldest {report.oldest_pending_s:.1f} s, {report.open_uploads} open uploads",
+        f"write-back  {pending}, oldest {report.oldest_pending_s:.1f} s, {uploads}",
         f"instance    {report.instance_id}, epoch {report.epoch}",
         scrub_line(report),
     ]

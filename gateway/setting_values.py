@@ -72,6 +72,11 @@ def parse_size(text: str) -> int:
     return int(number * factor)
 
 
+def parse_size_or_off(text: str) -> int | None:
+    """Read bytes as `parse_size` does, or `off` as None."""
+    return None if text == "off" else parse_size(text)
+
+
 def parse_duration(text: str) -> float:
     """Read seconds: a number with ms, s, m, h or d; without a unit it is seconds."""
     number, factor = _number_and_factor(text, _SECONDS)

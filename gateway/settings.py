@@ -110,6 +110,7 @@ class Settings:
     flush_concurrency: int
     flush_bytes_per_s: int
     scrub_bytes_per_s: int
+    early_flush_bytes: int | None
     upload_ttl: float
     write: WriteMode
     freshness: Freshness

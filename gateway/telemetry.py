@@ -238,6 +238,10 @@ METRICS: Final = (
     MetricRow("forebay_scrub_damaged_blocks_total", _C, ("state",),
               "Damaged blocks that the scrub found, clean (dropped) or dirty (an alarm).",
               lambda s: _by_name(s.stats.scrub_damaged)),
+    MetricRow("forebay_early_flush_parts_total", _C, ("result",),
+              "Parts sent to the origin, or not, before the Complete of their upload.", lambda s: _by_name(s.stats.early_parts)),
+    MetricRow("forebay_early_flush_bytes", _G, (),
+              "Bytes of open uploads that the origin has too.", lambda s: _one(s.stats.early_bytes)),
 )  # fmt: skip
 """All metrics; docs/operations.md shows the same table."""
 

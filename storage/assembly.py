@@ -16,6 +16,8 @@ from storage.commit import Commit
 from storage.compaction import Compaction
 from storage.conflicts import Conflicts, ConflictsParts
 from storage.dirty_rows import DirtyRows
+from storage.early_flush import EarlyFlushPlanner, EarlyFlushSettings, may_travel
+from storage.early_flusher import EarlyFlusher, EarlyFlusherParts
 from storage.eviction import EvictionPolicy, SegmentClock
 from storage.facts_table import FactsTable
 from storage.filesystem import Filesystem
@@ -32,6 +34,8 @@ from storage.origin.admission import Limiter
 from storage.origin.client import OriginClient
 from storage.origin.control import ControlLane
 from storage.origin.facts import FactsSource
+from storage.origin_uploads import OriginUploads, OriginUploadsParts
+from storage.outgoing import Outgoing
 from storage.passing import Passing, PassingParts
 from storage.pointers import Pointers
 from storage.policy import PolicyTable
@@ -82,6 +86,7 @@ class EngineSettings:
     upload_ttl_s: float = 7 * 24 * 3600.0
     scrub_bytes_per_s: int = 0
     flush: FlushSettings = field(default_factory=FlushSettings)
+    early_flush: EarlyFlushSettings = field(default_factory=EarlyFlushSettings)
 
     @property
     def segment_bytes(self) -> int:
@@ -142,6 +147,9 @@ class Components:
     unreadable: Unreadable
     planner: FlushPlanner
     flusher: Flusher
+    origin_uploads: OriginUploads
+    early_planner: EarlyFlushPlanner
+    early: EarlyFlusher
     through: Through
     backlog: Backlog
     reclaim: Reclaim
@@ -177,17 +185,23 @@ def assemble(
     )
     facts = FactsTable(state, parts.facts, commit, parts.clock)
     generations, queue = Generations(), KeyQueue()
+    outgoing = Outgoing(segments, parts.workers.pool)
+    origin_uploads = OriginUploads(
+        OriginUploadsParts(
+            parts.origin, commit, parts.clock, parts.rng, parts.settings.flush.origin_timeout_s
+        )
+    )
     sender = Sender(
         SenderParts(
             parts.origin,
-            segments,
-            parts.workers.pool,
-            commit,
+            outgoing,
+            origin_uploads,
             lambda record: read_extents(recovered.index, record),
         )
     )
     planner = _planner(parts, recovered)
     unreadable = Unreadable(parts.stats)
+    early_planner = EarlyFlushPlanner(parts.settings.early_flush)
     dirty_rows = DirtyRows(recovered.index, state)
     conflicts = Conflicts(
         ConflictsParts(
@@ -209,6 +223,7 @@ def assemble(
             rows=dirty_rows,
             sender=sender,
             policies=parts.policies,
+            uploads=origin_uploads,
             commit=commit,
             applier=applier,
             queue=queue,
@@ -217,6 +232,21 @@ def assemble(
             rng=parts.rng,
             stats=parts.stats,
             epoch=recovered.epoch,
+        )
+    )
+    early = EarlyFlusher(
+        EarlyFlusherParts(
+            planner=early_planner,
+            index=recovered.index,
+            outgoing=outgoing,
+            uploads=origin_uploads,
+            clock=parts.clock,
+            rng=parts.rng,
+            stats=parts.stats,
+            may_send=lambda name: may_travel(
+                parts.policies().find(name), suspension=planner.suspension_of(name.bucket)
+            ),
+            is_pressed=planner.is_pressed,
         )
     )
     through = Through(
@@ -296,6 +326,9 @@ def assemble(
         unreadable=unreadable,
         planner=planner,
         flusher=flusher,
+        origin_uploads=origin_uploads,
+        early_planner=early_planner,
+        early=early,
         through=through,
         backlog=backlog,
         reclaim=reclaim,

@@ -2,7 +2,8 @@
 
     open_object ──> reader ──> bodies, fills ─────> segments, origin
     put, delete ──> writer ──> intake ──> commit ──> journal, index          flusher ──> sender ──> origin
-    upload_*    ──> uploads ─────────────^              └── effects ─────────^
+    upload_*    ──> uploads ─────────────^              ├── effects ─────────^
+                                                        └── effects ──> early flusher ──────────^
     all else    ──> through ──> origin
 
 `Engine` sends each call where it belongs. Components and their tasks are a `Life` (`storage/life.py`); when one fails of the disk, the
@@ -227,7 +228,9 @@ class Engine:
         await components.publisher.close()
         await components.pointers.close()
         await components.reader.close()
+        await components.early.close(FLUSH_GRACE_S)
         has_settled = await components.flusher.close(FLUSH_GRACE_S)
+        await components.origin_uploads.close()
         await components.facts.close()
         try:
             await self._end_epoch(has_settled=has_settled)

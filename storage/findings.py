@@ -48,6 +48,7 @@ class Counts:
     clean_bytes: int = 0
     verified_bytes: int = 0
     segments: int = 0
+    origin_uploads: int = 0
 
 
 @dataclass(slots=True)

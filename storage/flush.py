@@ -144,6 +144,10 @@ class FlushPlanner:
         """Say how much is not at the origin; O(buckets)."""
         return self._books.status(self._slots_used)
 
+    def is_pressed(self) -> bool:
+        """Whether what somebody was promised is urgent now, or takes all slots: then nothing else should be sent."""
+        return self._urgent_used > 0 or self._slots_used >= self._settings.concurrency
+
     def state_of(self, name: ObjectName) -> FlushState | None:
         """Say where a key stands; None where nothing of it is to be flushed."""
         key = self._books.keys.get(name)

@@ -60,6 +60,7 @@ from storage.flush_outcomes import failure_event
 from storage.flush_waits import Barrier, FlushWaits
 from storage.generations import Generations
 from storage.keyqueue import KeyQueue, Turn
+from storage.origin_uploads import OriginUploads
 from storage.policy import PolicyTable
 from storage.records import (
     FORMAT,
@@ -78,10 +79,6 @@ from storage.types import ObjectName, Priority
 
 log = logging.getLogger(__name__)
 
-ABORTS_MAX: Final = 6
-ABORT_DELAY_S: Final = 1.0
-"""An upload that nobody will complete is aborted so often, with doubling waits, until the origin says that it is gone."""
-
 COMMIT_RETRY_S: Final = 1.0
 
 GUARDED_DELETES_MAX: Final = 16
@@ -97,6 +94,7 @@ class FlusherParts:
     rows: DirtyRows
     sender: Sender
     policies: Callable[[], PolicyTable]
+    uploads: OriginUploads
     commit: Commit
     applier: Applier
     queue: KeyQueue
@@ -131,14 +129,11 @@ class Flusher:
     def take_over(self, before: "Flusher", *, is_draining: bool) -> None:
         """Go on where a closed flusher of this process ended; the queue is loaded.
 
-        Its barriers go on, and uploads of its own at the origin that the journal does not name are used or aborted.
+        Its barriers go on; uploads at the origin that the journal does not name are ended by `OriginUploads.take_over`.
         """
         self.waits.take_over(before.waits)
         if is_draining:
             self._post(DrainStarted())
-        for sequence in self._parts.sender.take_over(before._parts.sender):  # noqa: SLF001  of the same class
-            if self._rows.entry(sequence) is None:
-                self._end_upload(sequence)
 
     def load(self, entries: Iterable[DirtyEntry]) -> None:
         """Take over the queue that recovery found, oldest first."""
@@ -150,13 +145,17 @@ class Flusher:
         """Take over what a batch changed; a listener of the engine's state."""
         wall_s = self._parts.clock.wall_s()
         for entry in effects.dirty_added:
+            self._parts.sender.adopt(entry)
             self._post(DirtyAdded(entry, wall_s))
+        abandoned = {entry.sequence for entry in effects.abandoned_uploads}
         for entry in effects.dirty_removed:
             self._parts.attempts.forget_answer(entry.sequence)
+            if entry.sequence not in abandoned:
+                self._forget_upload(entry.sequence)
         for entry in effects.discarded:
             self._post(DirtyRemoved(entry.sequence))
-        for entry in effects.abandoned_uploads:
-            self._end_upload(entry.sequence)
+        for sequence in abandoned:
+            self._end_upload(sequence)
 
     def _post(self, event: Event) -> None:
         if self._is_closed:
@@ -287,19 +286,16 @@ class Flusher:
     # --- uploads of ours that nobody will complete -------------------------------------------------------------------
 
     def _end_upload(self, sequence: int) -> None:
-        """Abort the upload of a change that left the queue; one that is being sent is aborted when that has ended."""
-        if self._parts.sender.has_upload(sequence) and sequence not in self._sending and not self._is_closed:
-            self._start(self._abort_upload(sequence), f"abort-upload-{sequence}")
+        """End the upload of a change that left the queue; one that is being sent is ended when that has ended."""
+        upload = None if sequence in self._sending else self._parts.sender.take(sequence)
+        if upload is not None:
+            self._parts.uploads.end(upload)
 
-    async def _abort_upload(self, sequence: int) -> None:
-        wait_s = ABORT_DELAY_S
-        for _ in range(ABORTS_MAX):
-            if await self._parts.sender.abort(sequence):
-                return
-            await self._parts.clock.sleep(wait_s * (0.5 + self._jitter()))
-            wait_s *= 2
-        log.warning("the upload of change %d stays at the origin: it cannot be aborted", sequence)
-        self._parts.sender.forget(sequence)
+    def _forget_upload(self, sequence: int) -> None:
+        """Forget the upload of a change that the origin has; while it is being sent nobody knows how that ends."""
+        upload = None if sequence in self._sending else self._parts.sender.take(sequence)
+        if upload is not None:
+            self._parts.uploads.forget(upload)
 
     # --- deletes -----------------------------------------------------------------------------------------------------
 
@@ -438,8 +434,8 @@ class Flusher:
         self._post(StrayNoted(name))
 
     def origin_upload_ids(self) -> frozenset[str]:
-        """Name the uploads at the origin that are the flush's own."""
-        return self._parts.sender.upload_ids()
+        """Name the uploads at the origin that no client opened."""
+        return self._parts.uploads.ids()
 
     # --- commands ----------------------------------------------------------------------------------------------------
 

@@ -18,14 +18,18 @@ from storage.index import Index
 from storage.index_recovery import all_rows
 from storage.records import DirtyEntry, ObjectRecord, ObjectState, ResidentRow, SegmentRow
 from storage.rows import (
+    ORIGIN_UPLOADS,
+    SCAN_ROWS_MAX,
     decode_dirty,
     decode_extent,
     decode_object,
+    decode_origin_upload,
     decode_overlay,
     decode_part,
     decode_resident,
     decode_segment,
     decode_upload,
+    origin_upload_key,
     read_extents,
 )
 from storage.types import Extent, Location
@@ -88,6 +92,7 @@ class RowCheck:
         self._dirty()
         self._overlay()
         self._uploads()
+        self._origin_uploads()
         self._parts()
         self._objects()
         self._segments()
@@ -171,7 +176,25 @@ class RowCheck:
     def _uploads(self) -> None:
         for key, value in all_rows(self._index, Family.UPLOADS):
             with self._row(f"upload {keys.split_upload_key(key)}", Severity.CRITICAL):
-                self._report.counts.open_uploads += not decode_upload(value).completed_at_s
+                upload = decode_upload(value)
+                self._report.counts.open_uploads += not upload.completed_at_s
+                self._check_at_origin(f"upload {upload.upload_id}", upload.origin_upload_id)
+
+    def _origin_uploads(self) -> None:
+        start, stop = ORIGIN_UPLOADS
+        for key, value in self._index.scan(Family.META, start, stop, SCAN_ROWS_MAX):
+            with self._row(f"upload at the origin {key.hex()}", Severity.NOTE):
+                opened = decode_origin_upload(value)
+                self._report.counts.origin_uploads += 1
+                if origin_upload_key(opened.origin_upload_id) != key:
+                    self._report.note(
+                        f"upload {opened.origin_upload_id} at the origin", "stands under another id"
+                    )
+
+    def _check_at_origin(self, where: str, origin_upload_id: str) -> None:
+        """Note what would stay at the origin, were its owner given up and the process killed before it is ended there."""
+        if origin_upload_id and self._index.get(Family.META, origin_upload_key(origin_upload_id)) is None:
+            self._report.note(where, f"its upload {origin_upload_id} at the origin is not known by itself")
 
     def _parts(self) -> None:
         counts = self._report.counts

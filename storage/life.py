@@ -61,6 +61,8 @@ class Life:
         components.unreadable.load(recovered.dirty)
         components.state.listeners += [
             components.flusher.absorb,
+            components.origin_uploads.absorb,
+            components.early.absorb,
             components.reclaim.absorb,
             components.unreadable.absorb,
         ]
@@ -105,12 +107,16 @@ class Life:
         for bucket in before.components.facts.dropped:
             self.components.facts.drop(bucket)
         self.components.flusher.take_over(before.components.flusher, is_draining=is_draining)
+        self.components.origin_uploads.take_over(before.components.origin_uploads)
         self.components.publisher.take_over(before.components.publisher)
         self.components.pointers.take_over(before.components.pointers)
 
     def load(self) -> None:
         """Take over the flush queue, before anything can be committed: the planner sees each key's changes in their order."""
-        self.components.flusher.load(self.recovered.dirty)
+        components, recovered = self.components, self.recovered
+        components.flusher.load(recovered.dirty)
+        components.origin_uploads.load(recovered.origin_uploads, recovered.named_origin_uploads)
+        components.early.load(recovered.uploads)
 
     def start(self, tasks: asyncio.TaskGroup, count_levels: Callable[[], None]) -> None:
         """Do the background work in tasks of a group until `stop`; a bug in any part of it ends the group."""
@@ -188,7 +194,9 @@ class Life:
         components.segments.retire()
         await components.supply.end_fills()
         await components.publisher.close()
+        await components.early.close(0.0)
         await components.flusher.close(ends_waits=False)
+        await components.origin_uploads.close()
         await components.facts.close()
         await self._no_writes.wait()
         await self.stop()

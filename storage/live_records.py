@@ -11,15 +11,16 @@ replaying it, then the journal after S, gives the dirty state that the index has
     PartUploaded             of an upload that ended up to S: dead
                              of an open one: the part as it is now
                              of one that ended after S: see below
+    OriginUploadOpened       live while its row exists: as it was written while what it is for names it, else for nothing, as one left over
     FactsLearnt, PointerSet  the last of each bucket or target
     IdsReserved, EpochStarted, EpochEnded     the last
     all others               dead: what they did is in the rows that are written
 
 Why a row that is newer than S does no harm. What happened to a live change between S and the reading of its row is in the row, and is
-replayed on top of it once more. Each such mutation says what is, not what changes: Attempted, Quarantined and Released set what the
-last one of them sets at the end; Moved finds nothing at the old place. Whatever ends the change (Flushed, Discarded, a newer state of the
-key) takes its dirty row away: if that is already so when the row is read, the change is left out, and to the mutations after S that name
-its sequence or version, "gone" means "nothing to do".
+replayed on top of it once more. Each such mutation says what is, not what changes: Attempted, Quarantined and Released set what the last
+one of them sets at the end; OriginUploadOpened too, and what it replaces then is only told; Moved finds nothing at the old place.
+Whatever ends the change (Flushed, Discarded, a newer state of the key) takes its dirty row away: if that is already so when the row is
+read, the change is left out, and to the mutations after S that name its sequence or version, "gone" means "nothing to do".
 
 Uploads that ended after S. The Complete names its parts by number and takes their extents, so the parts must be there when it is
 replayed, though their rows are gone. While its object is dirty, the object's own extents, cut at the parts' sizes, are the parts'. Once
@@ -47,6 +48,7 @@ from storage.records import (
     FactsLearnt,
     ObjectRecord,
     ObjectState,
+    OriginUploadOpened,
     PartRecord,
     PartUploaded,
     PointerSet,
@@ -66,6 +68,7 @@ from storage.rows import (
     decode_object,
     decode_part,
     decode_upload,
+    origin_upload_key,
     read_extents,
 )
 from storage.types import Extent
@@ -124,7 +127,7 @@ class LiveRecords:
                 return self._put(record.sequence)
             case "tombstone":
                 return self._tombstone(record.sequence)
-            case "upload_created" | "part_uploaded" | "facts_learnt" | "pointer_set":
+            case "upload_created" | "part_uploaded" | "origin_upload_opened" | "facts_learnt" | "pointer_set":
                 return self._of_mutation(record)
             case "ids_reserved" | "epoch_started" | "epoch_ended":
                 is_last = self._last[_kind(tag),] == record.sequence
@@ -138,6 +141,8 @@ class LiveRecords:
                 return self._upload_created(upload.upload_id, record.mutation)
             case PartUploaded(upload_id=upload_id, part=part):
                 return self._part_uploaded(upload_id, part)
+            case OriginUploadOpened() as mutation:
+                return self._origin_upload(mutation, record.mutation)
             case FactsLearnt() as mutation:
                 is_last = self._last[_subject(mutation)] == record.sequence
                 return self._facts(mutation.facts.bucket) if is_last else None
@@ -253,6 +258,24 @@ class LiveRecords:
         if record is None or record.version_id != upload.completed_version_id:
             return None
         return None if record.state is ObjectState.CLEAN else record
+
+    # --- uploads of ours at the origin -------------------------------------------------------------------------------
+
+    def _origin_upload(self, opened: OriginUploadOpened, written: bytes) -> bytes | None:
+        """Keep an upload that may be at the origin; what it is for may name a later one by now, or have ended."""
+        if self._index.get(Family.META, origin_upload_key(opened.origin_upload_id)) is None:
+            return None
+        if opened.origin_upload_id == self._origin_upload_of(opened):
+            return written
+        return encode(msgspec.structs.replace(opened, upload_id="", sequence=0))
+
+    def _origin_upload_of(self, opened: OriginUploadOpened) -> str:
+        """Say which upload at the origin carries what this one was opened for."""
+        upload = self._upload(opened.upload_id) if opened.upload_id else None
+        value = self._index.get(Family.DIRTY, keys.dirty_key(opened.sequence)) if opened.sequence else None
+        entry = None if value is None else decode_dirty(value)
+        carried = upload or entry
+        return "" if carried is None else carried.origin_upload_id
 
     # --- buckets -----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,11 @@ nothing: `Flushed` of a superseded sequence, a part of an aborted upload, `Moved
 Invariants after each mutation, asserted by `tests/unit/storage/test_mutations.py`:
     * a key has an overlay row if and only if one dirty entry, the newest, carries its sequence;
     * an object row that is not CLEAN belongs to the overlay's version;
-    * residents, and the live and dirty bytes of each segment, add up to the extents of objects and parts.
+    * residents, and the live and dirty bytes of each segment, add up to the extents of objects and parts;
+    * an upload of ours at the origin that was opened by a mutation, and is named by an open upload or a dirty entry, has a row.
+
+What the rows of uploads at the origin are for: one that is named by nothing is left over, and is aborted however often a
+process dies before it is. So a row goes only when the origin has dropped or completed its upload.
 """
 
 from typing import Final, assert_never
@@ -31,6 +35,8 @@ from storage.records import (
     Mutation,
     ObjectRecord,
     ObjectState,
+    OriginUploadEnded,
+    OriginUploadOpened,
     OverlayRecord,
     PartRecord,
     PartUploaded,
@@ -43,6 +49,7 @@ from storage.records import (
     UploadAborted,
     UploadCompleted,
     UploadCreated,
+    UploadRecord,
     encode,
 )
 from storage.rows import EPOCH, RESERVED_IDS, Rows
@@ -51,7 +58,7 @@ from storage.types import Extent, Location
 POINTER_PREFIX: Final = b"pointer:"
 
 
-def apply(rows: Rows, sequence: int, mutation: Mutation) -> None:  # noqa: C901, PLR0912 - one arm a mutation, no logic
+def apply(rows: Rows, sequence: int, mutation: Mutation) -> None:  # noqa: C901, PLR0912, PLR0915 - one arm a mutation, no logic
     """Apply one mutation to the rows of a batch."""
     match mutation:
         case Put():
@@ -62,6 +69,10 @@ def apply(rows: Rows, sequence: int, mutation: Mutation) -> None:  # noqa: C901,
             _flushed(rows, mutation)
         case Attempted():
             _attempted(rows, mutation)
+        case OriginUploadOpened():
+            _origin_upload_opened(rows, mutation)
+        case OriginUploadEnded():
+            _origin_upload_ended(rows, mutation.origin_upload_id)
         case Quarantined():
             # An entry without a reason counts as queued.
             _mark(rows, mutation.sequence, ObjectState.QUARANTINED, mutation.reason or "refused")
@@ -72,9 +83,7 @@ def apply(rows: Rows, sequence: int, mutation: Mutation) -> None:  # noqa: C901,
         case Forgotten():
             forget_clean(rows, mutation.bucket, mutation.key)
         case UploadCreated():
-            rows.put_upload(mutation.upload)
-            # A compacted journal carries a completed upload as created so, for the repeated Complete.
-            rows.effects.uploads_opened += not mutation.upload.completed_at_s
+            _upload_created(rows, mutation.upload)
         case PartUploaded():
             _part_uploaded(rows, mutation.upload_id, mutation.part)
         case UploadCompleted():
@@ -215,6 +224,8 @@ def _flushed(rows: Rows, mutation: Flushed) -> None:
         return
     rows.remove_dirty(entry)
     rows.drop_overlay(entry.bucket, entry.key)
+    if entry.origin_upload_id:
+        rows.drop_origin_upload(entry.origin_upload_id)
     if entry.is_tombstone:
         return
     record = _newest(rows, entry)
@@ -251,6 +262,41 @@ def _attempted(rows: Rows, mutation: Attempted) -> None:
         )
 
 
+def _origin_upload_opened(rows: Rows, mutation: OriginUploadOpened) -> None:
+    """Let the change or the client's upload name it; what it replaces, or it itself where that is gone, is left over."""
+    rows.put_origin_upload(mutation)
+    upload = rows.upload(mutation.upload_id) if mutation.upload_id else None
+    entry = rows.dirty(mutation.sequence) if mutation.sequence else None
+    if upload is not None and not upload.completed_at_s:
+        _leave_origin_upload(rows, upload.origin_upload_id, unless=mutation.origin_upload_id)
+        rows.put_upload(msgspec.structs.replace(upload, origin_upload_id=mutation.origin_upload_id))
+    elif entry is not None:
+        _leave_origin_upload(rows, entry.origin_upload_id, unless=mutation.origin_upload_id)
+        rows.change_dirty(msgspec.structs.replace(entry, origin_upload_id=mutation.origin_upload_id))
+    else:
+        rows.effects.origin_uploads_left.append(mutation)
+
+
+def _origin_upload_ended(rows: Rows, origin_upload_id: str) -> None:
+    opened = rows.origin_upload(origin_upload_id)
+    if opened is None:
+        return
+    rows.drop_origin_upload(origin_upload_id)
+    upload = rows.upload(opened.upload_id) if opened.upload_id else None
+    if upload is not None and upload.origin_upload_id == origin_upload_id:
+        rows.put_upload(msgspec.structs.replace(upload, origin_upload_id=""))
+    entry = rows.dirty(opened.sequence) if opened.sequence else None
+    if entry is not None and entry.origin_upload_id == origin_upload_id:
+        rows.change_dirty(msgspec.structs.replace(entry, origin_upload_id=""))
+
+
+def _leave_origin_upload(rows: Rows, origin_upload_id: str, *, unless: str = "") -> None:
+    """Tell that nobody will complete an upload of ours; its row stays until the origin has dropped it."""
+    opened = None if origin_upload_id in {"", unless} else rows.origin_upload(origin_upload_id)
+    if opened is not None:
+        rows.effects.origin_uploads_left.append(opened)
+
+
 def _mark(rows: Rows, sequence: int, state: ObjectState, reason: str) -> None:
     entry = rows.dirty(sequence)
     if entry is None:
@@ -283,6 +329,14 @@ def forget_clean(rows: Rows, bucket: str, key: str) -> None:
 # --- uploads ---------------------------------------------------------------------------------------------------------
 
 
+def _upload_created(rows: Rows, upload: UploadRecord) -> None:
+    rows.put_upload(upload)
+    # A compacted journal carries a completed upload as created so, for the repeated Complete.
+    if not upload.completed_at_s:
+        rows.effects.uploads_opened += 1
+        rows.effects.uploads_created.append(upload)
+
+
 def _part_uploaded(rows: Rows, upload_id: str, part: PartRecord) -> None:
     upload = rows.upload(upload_id)
     if upload is None or upload.completed_at_s:
@@ -291,6 +345,7 @@ def _part_uploaded(rows: Rows, upload_id: str, part: PartRecord) -> None:
     rows.put_part(upload_id, part)
     owner = ResidentRow(FORMAT, 0, 0, upload_id=upload_id, part=part.number)
     rows.occupy(part.extents, owner, is_dirty=True)
+    rows.effects.parts_added.append((upload_id, part))
 
 
 def _drop_part(rows: Rows, upload_id: str, part: PartRecord | None) -> None:
@@ -325,9 +380,11 @@ def _upload_completed(rows: Rows, sequence: int, mutation: UploadCompleted) -> N
             completed_etag=mutation.record.etag,
             completed_version_id=mutation.record.version_id,
             completed_checksums=mutation.record.checksums,
+            origin_upload_id="",
         )
     )
-    rows.effects.uploads_closed += 1
+    _close_upload(rows, mutation.upload_id)
+    _leave_origin_upload(rows, upload.origin_upload_id, unless=mutation.entry.origin_upload_id)
     _put(rows, sequence, mutation.record, tuple(extents), mutation.entry)
 
 
@@ -339,7 +396,13 @@ def _upload_aborted(rows: Rows, upload_id: str) -> None:
         _drop_part(rows, upload_id, part)
     rows.drop_upload(upload_id)
     if not upload.completed_at_s:
-        rows.effects.uploads_closed += 1
+        _close_upload(rows, upload_id)
+        _leave_origin_upload(rows, upload.origin_upload_id)
+
+
+def _close_upload(rows: Rows, upload_id: str) -> None:
+    rows.effects.uploads_closed += 1
+    rows.effects.uploads_ended.append(upload_id)
 
 
 # --- places ----------------------------------------------------------------------------------------------------------

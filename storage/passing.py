@@ -194,7 +194,7 @@ class Passing:
         return PartsPage(upload, parts, is_truncated, parts[-1].number if parts else part_marker)
 
     async def uploads(self, bucket: str, prefix: str) -> tuple[UploadRecord, ...]:
-        """Give the open uploads that clients have at the origin, without the flusher's own."""
+        """Give the open uploads that clients have at the origin, without our own."""
         own = self._parts.flusher.origin_upload_ids()
         found: list[UploadRecord] = []
         key_marker = upload_id_marker = ""
@@ -205,12 +205,13 @@ class Passing:
             found += [
                 UploadRecord(FORMAT, u.upload_id, bucket, u.key, float(u.initiated_s), "")
                 for u in page.uploads
-                if u.upload_id not in own
             ]
             if not page.is_truncated:
                 break
             key_marker, upload_id_marker = page.next_key_marker, page.next_upload_id_marker
-        return tuple(found)
+        # One of ours may have come or gone while the pages were read.
+        own |= self._parts.flusher.origin_upload_ids()
+        return tuple(upload for upload in found if upload.upload_id not in own)
 
 
 def _location_document(region: str) -> bytes:

@@ -153,7 +153,10 @@ class DirtyEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UploadRecord(msgspec.Struct, frozen=True, array_like=True):
-    """An open upload, or a completed one that still answers a repeated Complete (`completed_at_s` not 0)."""
+    """An open upload, or a completed one that still answers a repeated Complete (`completed_at_s` not 0).
+
+    `origin_upload_id` is the upload of ours at the origin that carries parts of an open one already.
+    """
 
     format: int
     upload_id: str
@@ -267,7 +270,7 @@ class Flushed(_Mutation, frozen=True, tag="flushed"):
 
 
 class Attempted(_Mutation, frozen=True, tag="attempted"):
-    """What is known of a flush that goes on: the origin's upload id before the first part is sent, parts done."""
+    """What is known of a flush that goes on: the origin's upload id, parts done. OriginUploadOpened has taken its place."""
 
     format: int
     sequence: int
@@ -303,6 +306,27 @@ class Forgotten(_Mutation, frozen=True, tag="forgotten"):
     format: int
     bucket: str
     key: str
+
+
+class OriginUploadOpened(_Mutation, frozen=True, tag="origin_upload_opened"):
+    """An upload of ours is open at the origin; durable before its first part is sent. Live until it is known to be gone.
+
+    Exactly one of `upload_id`, the client's open upload that it carries, and `sequence`, the dirty change, is set.
+    """
+
+    format: int
+    origin_upload_id: str
+    bucket: str
+    key: str
+    upload_id: str = ""
+    sequence: int = 0
+
+
+class OriginUploadEnded(_Mutation, frozen=True, tag="origin_upload_ended"):
+    """An upload of ours is not at the origin any more, or was given up there."""
+
+    format: int
+    origin_upload_id: str
 
 
 class UploadCreated(_Mutation, frozen=True, tag="upload_created"):
@@ -396,6 +420,8 @@ Mutation = (
     | Tombstone
     | Flushed
     | Attempted
+    | OriginUploadOpened
+    | OriginUploadEnded
     | Quarantined
     | Released
     | Discarded

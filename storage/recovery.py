@@ -56,11 +56,21 @@ from storage.records import (
     EpochEnded,
     EpochStarted,
     IdsReserved,
+    OriginUploadOpened,
     PointerSet,
     SegmentRow,
+    UploadRecord,
     encode,
 )
-from storage.rows import EPOCH, RESERVED_IDS, decode_dirty, decode_facts, decode_segment, decode_upload
+from storage.rows import (
+    EPOCH,
+    RESERVED_IDS,
+    decode_dirty,
+    decode_facts,
+    decode_segment,
+    decode_upload,
+    read_origin_uploads,
+)
 
 __all__ = ["IndexHome", "Recovered", "RecoveryParts", "probe_disk", "recover"]
 
@@ -87,6 +97,8 @@ class Recovered:
         epoch: This process', started in the journal already.
         trusted_epoch: Clean records validated in an earlier epoch are validated before their first use.
         is_unclean: The last process did not stop in order, or the index was rebuilt.
+        uploads: The open ones.
+        origin_uploads: Uploads of ours that may be at the origin, whether something names them or not.
     """
 
     layout: Layout
@@ -103,8 +115,20 @@ class Recovered:
     dirty: tuple[DirtyEntry, ...]
     segments: tuple[SegmentRow, ...]
     facts: tuple[BucketFacts, ...]
-    open_uploads: int
+    uploads: tuple[UploadRecord, ...]
+    origin_uploads: tuple[OriginUploadOpened, ...]
     pointers: tuple[PointerSet, ...]
+
+    @property
+    def open_uploads(self) -> int:
+        """How many uploads are open."""
+        return len(self.uploads)
+
+    @property
+    def named_origin_uploads(self) -> frozenset[str]:
+        """Uploads of ours at the origin that a change or an open upload goes on with."""
+        carrying = [entry.origin_upload_id for entry in self.dirty]
+        return frozenset(carrying + [upload.origin_upload_id for upload in self.uploads])
 
     def release(self) -> None:
         """Close what recovery opened, for a start that fails afterwards."""
@@ -217,7 +241,8 @@ class _Opened:
     dirty: tuple[DirtyEntry, ...]
     segments: tuple[SegmentRow, ...]
     facts: tuple[BucketFacts, ...]
-    open_uploads: int
+    uploads: tuple[UploadRecord, ...]
+    origin_uploads: tuple[OriginUploadOpened, ...]
     pointers: tuple[PointerSet, ...]
 
 
@@ -251,7 +276,7 @@ def _fill(
     with index_rows():
         reserved = index.get(Family.META, RESERVED_IDS)
         epoch = index.get(Family.META, EPOCH)
-        uploads = [decode_upload(value) for _, value in all_rows(index, Family.UPLOADS)]
+        uploads = (decode_upload(value) for _, value in all_rows(index, Family.UPLOADS))
         return _Opened(
             index,
             IdsReserved(FORMAT, 1, 1) if reserved is None else _reserved_decoder.decode(reserved),
@@ -260,7 +285,8 @@ def _fill(
             dirty=tuple(decode_dirty(value) for _, value in all_rows(index, Family.DIRTY)),
             segments=tuple(decode_segment(value) for _, value in all_rows(index, Family.SEGMENTS)),
             facts=tuple(decode_facts(value) for _, value in all_rows(index, Family.BUCKETS)),
-            open_uploads=sum(upload.completed_at_s == 0 for upload in uploads),
+            uploads=tuple(upload for upload in uploads if not upload.completed_at_s),
+            origin_uploads=read_origin_uploads(index),
             pointers=tuple(
                 _pointer_decoder.decode(value)
                 for key, value in all_rows(index, Family.META)
@@ -310,7 +336,8 @@ def _begin(
         dirty=opened.dirty,
         segments=opened.segments,
         facts=opened.facts,
-        open_uploads=opened.open_uploads,
+        uploads=opened.uploads,
+        origin_uploads=opened.origin_uploads,
         pointers=opened.pointers,
     )
 

@@ -155,6 +155,8 @@ def status_report(
         scrub_done_at_s=stats.scrub_done_at_s,
         scrub_damaged_clean=stats.scrub_damaged["clean"],
         scrub_damaged_dirty=stats.scrub_damaged["dirty"],
+        open_upload_bytes=components.early_planner.bytes_received,
+        early_bytes=components.early_planner.bytes_at_origin,
     )
 
 
@@ -172,6 +174,7 @@ def update_levels(parts: EngineParts, components: Components) -> None:
     stats.cache_clean_bytes = state.live_bytes - state.dirty_bytes
     stats.cache_dirty_bytes = state.dirty_bytes
     stats.cache_capacity_bytes = parts.settings.cache_bytes
+    stats.early_bytes = components.early_planner.bytes_at_origin
     stats.pending_objects = flush.pending_objects
     stats.pending_bytes = flush.pending_bytes
     stats.oldest_pending_at_s = flush.oldest_acknowledged_at_s or 0.0

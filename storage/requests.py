@@ -257,7 +257,7 @@ class PublishReport(msgspec.Struct, frozen=True):
 
 
 class StatusReport(msgspec.Struct, frozen=True):
-    """What `forebay status` shows.
+    """What `forebay status` shows. `early_bytes` are the part of `open_upload_bytes` that the origin has too.
 
     Attributes:
         failure: Why writes are refused, and how re-opening the directory stands; "" while they are accepted.
@@ -295,3 +295,5 @@ class StatusReport(msgspec.Struct, frozen=True):
     scrub_done_at_s: float = 0.0
     scrub_damaged_clean: int = 0
     scrub_damaged_dirty: int = 0
+    open_upload_bytes: int = 0
+    early_bytes: int = 0

@@ -29,10 +29,12 @@ from storage.records import (
 )
 from storage.rows import (
     EPOCH,
+    ORIGIN_UPLOAD_PREFIX,
     RESERVED_IDS,
     decode_dirty,
     decode_facts,
     decode_object,
+    decode_origin_upload,
     decode_part,
     decode_upload,
     read_extents,
@@ -103,6 +105,9 @@ class Restatement:
         for key, value in _all_rows(self.rows, Family.META):
             if key.startswith(POINTER_PREFIX) or key == EPOCH:
                 yield value
+            elif key.startswith(ORIGIN_UPLOAD_PREFIX):
+                # What goes on with it names it in its own row.
+                yield encode(msgspec.structs.replace(decode_origin_upload(value), upload_id="", sequence=0))
         yield encode(self.ids)
 
 

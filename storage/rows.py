@@ -23,6 +23,7 @@ from storage.records import (
     ObjectHead,
     ObjectRecord,
     ObjectState,
+    OriginUploadOpened,
     OverlayRecord,
     PartRecord,
     ResidentRow,
@@ -39,6 +40,14 @@ APPLIED_SEQUENCE: Final = b"applied_sequence"
 INSTANCE_ID: Final = b"instance_id"
 RESERVED_IDS: Final = b"reserved_ids"
 EPOCH: Final = b"epoch"
+
+ORIGIN_UPLOAD_PREFIX: Final = b"origin_upload:"
+"""In front of the origin's id: the rows of our uploads at the origin, each an OriginUploadOpened."""
+
+ORIGIN_UPLOADS: Final = (ORIGIN_UPLOAD_PREFIX, ORIGIN_UPLOAD_PREFIX[:-1] + b";")
+"""From which key to which, without the second, these rows stand in `Family.META`."""
+
+assert ORIGIN_UPLOADS[1][-1] == ORIGIN_UPLOADS[0][-1] + 1, "the first key behind those of the prefix"
 
 
 class RowSource(Protocol):
@@ -61,6 +70,10 @@ class Effects:
         dirty_removed: What left the flush queue, for whatever reason: flushed, replaced by a newer change, discarded.
         discarded: The part of `dirty_removed` that was given up with nothing in its place.
         abandoned_uploads: Entries whose upload at the origin nobody will complete.
+        origin_uploads_left: Uploads of ours at the origin that nobody will complete, and that were no entry's.
+        uploads_created: Open uploads that are new.
+        parts_added: Parts of open uploads, each with its upload's id; one may replace another.
+        uploads_ended: Ids of uploads that were open: completed, aborted or expired.
     """
 
     dirty_added: list[DirtyEntry] = field(default_factory=list)
@@ -70,6 +83,10 @@ class Effects:
     segments: dict[int, SegmentRow] = field(default_factory=dict)
     facts: list[BucketFacts] = field(default_factory=list)
     abandoned_uploads: list[DirtyEntry] = field(default_factory=list)
+    origin_uploads_left: list[OriginUploadOpened] = field(default_factory=list)
+    uploads_created: list[UploadRecord] = field(default_factory=list)
+    parts_added: list[tuple[str, PartRecord]] = field(default_factory=list)
+    uploads_ended: list[str] = field(default_factory=list)
     uploads_opened: int = 0
     uploads_closed: int = 0
 
@@ -87,6 +104,7 @@ class _Decoders:
     resident = msgspec.msgpack.Decoder(ResidentRow)
     facts = msgspec.msgpack.Decoder(BucketFacts)
     extent = msgspec.msgpack.Decoder(Extent)
+    origin_upload = msgspec.msgpack.Decoder(OriginUploadOpened)
 
 
 decode_object = _Decoders.object.decode
@@ -99,6 +117,18 @@ decode_segment = _Decoders.segment.decode
 decode_resident = _Decoders.resident.decode
 decode_facts = _Decoders.facts.decode
 decode_extent = _Decoders.extent.decode
+decode_origin_upload = _Decoders.origin_upload.decode
+
+
+def origin_upload_key(origin_upload_id: str) -> bytes:
+    """Give the key, in `Family.META`, of the row of an upload of ours at the origin."""
+    return ORIGIN_UPLOAD_PREFIX + origin_upload_id.encode()
+
+
+def read_origin_uploads(source: RowSource) -> tuple[OriginUploadOpened, ...]:
+    """Give all uploads of ours that may be at the origin."""
+    rows = source.scan(Family.META, *ORIGIN_UPLOADS, SCAN_ROWS_MAX)
+    return tuple(decode_origin_upload(value) for _, value in rows)
 
 
 def read_extents(source: RowSource, record: ObjectRecord) -> tuple[Extent, ...]:
@@ -352,6 +382,21 @@ class Rows:
     def drop_part(self, upload_id: str, number: int) -> None:
         """Remove one part's row."""
         self.delete(Family.PARTS, keys.part_key(upload_id, number))
+
+    # --- uploads of ours at the origin -------------------------------------------------------------------------------
+
+    def origin_upload(self, origin_upload_id: str) -> OriginUploadOpened | None:
+        """Read what is known of an upload of ours at the origin."""
+        value = self.get(Family.META, origin_upload_key(origin_upload_id))
+        return None if value is None else decode_origin_upload(value)
+
+    def put_origin_upload(self, opened: OriginUploadOpened) -> None:
+        """Know an upload of ours at the origin."""
+        self.put(Family.META, origin_upload_key(opened.origin_upload_id), encode(opened))
+
+    def drop_origin_upload(self, origin_upload_id: str) -> None:
+        """Forget an upload of ours at the origin; it may be unknown."""
+        self.delete(Family.META, origin_upload_key(origin_upload_id))
 
     # --- buckets -----------------------------------------------------------------------------------------------------
 

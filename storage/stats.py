@@ -167,6 +167,8 @@ class Stats:
         flushed: Finished flush attempts by result: `done`, `retried`, `quarantined`, `superseded`.
         reopenings: How often the cache directory was opened again after a failure of its disk, by result: `done`, `failed`.
         unreadable_dirty_objects: Acknowledged objects whose bytes are neither readable here nor at the origin.
+        early_parts: Attempts to send a part before its upload's Complete, by result: `sent`, `failed`.
+        early_bytes: Bytes of open uploads that the origin has too.
         oldest_pending_at_s: Wall time of the oldest acknowledgement not yet at the origin; 0 without one.
         scrub_round_bytes: What the round under way has read; `scrub_done_at_s` is the wall time of the last one's end, 0 before.
         scrub_damaged: Damaged blocks that the scrub found, `clean` or `dirty`.
@@ -180,6 +182,8 @@ class Stats:
         self.cache_bytes: Final[Counter[str]] = Counter(cache=0, origin=0)
         self.evicted_bytes: Final[Counter[str]] = Counter()
         self.flushed: Final[Counter[str]] = Counter()
+        self.early_parts: Final[Counter[str]] = Counter(sent=0, failed=0)
+        self.early_bytes = 0
         self.cache_clean_bytes = 0
         self.cache_dirty_bytes = 0
         self.cache_capacity_bytes = 0

@@ -182,5 +182,6 @@ class Priority(IntEnum):
     URGENT_FLUSH = 1
     VALIDATION = 2
     FLUSH = 3
-    READAHEAD = 4
-    WARM_UP = 5
+    EARLY_FLUSH = 4
+    READAHEAD = 5
+    WARM_UP = 6

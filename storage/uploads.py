@@ -7,6 +7,9 @@ through. So the id decides.
 Parts count as dirty from their acknowledgement on and are never dropped but by Abort, Complete or `upload_ttl`. A
 completed upload is remembered for a day, so that a repeated Complete, sent by a client whose connection broke, gets
 the same answer.
+
+Parts may travel to the origin before the Complete (`early_flusher.py`); nothing here waits for that or depends on it. The
+Complete hands the upload at the origin over to the flush.
 """
 
 import hashlib
@@ -16,11 +19,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from storage import keys
 from storage.backlog import Backlog
 from storage.clock import Clock
 from storage.commit import Commit
 from storage.conflicts import Conflicts
+from storage.early_flush import carried_on
 from storage.errors import (
     InvalidPartError,
     InvalidPartOrderError,
@@ -231,6 +237,9 @@ class Uploads:
                 epoch=self._parts.epoch,
                 credential_id=upload.credential_id,
             )
+            # Read in the step that hands it to the door: parts may have begun to travel while the key's turn was waited for.
+            newest = self._upload(name, upload.upload_id)
+            entry = msgspec.structs.replace(entry, origin_upload_id=carried_on(newest, sizes, checksums))
             with self._parts.generations.writing(name):
                 await self._parts.commit.commit(
                     UploadCompleted(FORMAT, upload.upload_id, record, on_base(entry, base), now_s)

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 USER_AGENT = "forebay"
-_FLUSHING = (Priority.URGENT_FLUSH, Priority.FLUSH)
+_FLUSHING = (Priority.URGENT_FLUSH, Priority.FLUSH, Priority.EARLY_FLUSH)
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):

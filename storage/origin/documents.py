@@ -204,8 +204,8 @@ def parse_delete_results(body: bytes) -> tuple[DeleteResult, ...]:
 
 
 def parse_parts_page(body: bytes) -> PartsPage:
-    """Read a ListParts result."""
-    root = _expect(body, "ListPartsResult")
+    """Read a ListParts result; moto calls it a response, and no SDK looks."""
+    root = _expect(body, "ListPartsResult", "ListPartsResponse")
     return PartsPage(
         parts=tuple(
             ListedPart(

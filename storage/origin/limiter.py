@@ -30,6 +30,7 @@ WEIGHTS: Final = {
     Priority.URGENT_FLUSH: 16.0,
     Priority.VALIDATION: 8.0,
     Priority.FLUSH: 4.0,
+    Priority.EARLY_FLUSH: 2.0,
     Priority.READAHEAD: 2.0,
     Priority.WARM_UP: 1.0,
 }

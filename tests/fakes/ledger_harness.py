@@ -266,7 +266,9 @@ class Ledger:
         sizes = tuple(known[number] for number in numbers)
         version_id, size = self.recovered.ids.take_version_id(), sum(part.size for part in sizes)
         record = msgspec.structs.replace(_record(version_id, size, ObjectState.DIRTY, ()), parts=sizes)
-        entry = _entry(key, version_id, size)
+        value = self.index.get(Family.UPLOADS, keys.upload_key(upload_id))
+        carried = "" if value is None else decode_upload(value).origin_upload_id
+        entry = msgspec.structs.replace(_entry(key, version_id, size), origin_upload_id=carried)
         return self.commit_now(UploadCompleted(FORMAT, upload_id, record, entry, 5.0))
 
     def abort_now(self, upload_id: str) -> int:

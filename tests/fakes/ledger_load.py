@@ -3,6 +3,8 @@
 import random
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from storage import keys
 from storage.family import Family
 from storage.records import (
@@ -12,12 +14,14 @@ from storage.records import (
     Discarded,
     FactsLearnt,
     Forgotten,
+    OriginUploadEnded,
+    OriginUploadOpened,
     PartSize,
     Quarantined,
     Released,
     UploadRecord,
 )
-from storage.rows import decode_part, decode_upload
+from storage.rows import decode_part, decode_upload, read_origin_uploads
 from tests.fakes.ledger_harness import BUCKET, Ledger, all_rows
 
 if TYPE_CHECKING:
@@ -37,6 +41,8 @@ class RandomLoad:
             (2, self._quarantine),
             (2, self._release),
             (2, self._attempt),
+            (3, self._open_at_origin),
+            (1, self._end_at_origin),
             (1, self._discard),
             (1, self._forget),
             (1, self._facts),
@@ -97,6 +103,21 @@ class RandomLoad:
         done = tuple(range(1, self._draws.randrange(1, 4)))
         upload_id = self._draws.choice(["", "origin-1", "origin-2"])
         self._ledger.commit_now(Attempted(FORMAT, self._dirty(), upload_id, done))
+
+    def _open_at_origin(self) -> None:
+        upload_id = f"origin-{self._draws.getrandbits(32):x}"
+        uploads = self._uploads(is_open=True)
+        opened = OriginUploadOpened(FORMAT, upload_id, BUCKET, self._key())
+        if uploads and self._draws.random() < 0.6:
+            carried = self._draws.choice(uploads).upload_id
+            self._ledger.commit_now(msgspec.structs.replace(opened, upload_id=carried))
+        else:
+            self._ledger.commit_now(msgspec.structs.replace(opened, sequence=self._dirty()))
+
+    def _end_at_origin(self) -> None:
+        opened = read_origin_uploads(self._ledger.index)
+        if opened:
+            self._ledger.commit_now(OriginUploadEnded(FORMAT, self._draws.choice(opened).origin_upload_id))
 
     def _discard(self) -> None:
         self._ledger.commit_now(Discarded(FORMAT, self._dirty()))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from storage.assembly import EngineParts, EngineSettings, EngineWorkers
 from storage.clock import SystemClock
+from storage.early_flush import EarlyFlushSettings
 from storage.engine import Engine
 from storage.filesystem import Filesystem
 from storage.flush_events import FlushSettings
@@ -198,6 +199,7 @@ async def running_engine(
     clock: ShiftedClock | None = None,
     answer_s: float = 10.0,
     flush: FlushSettings | None = None,
+    early: EarlyFlushSettings | None = None,
     dirty_wait_s: float = 10.0,
     limits: LimiterSettings | None = None,
     credentials: CredentialSource | None = None,
@@ -242,6 +244,7 @@ async def running_engine(
                     dirty_bytes_limit=dirty_bytes_limit,
                     dirty_wait_s=dirty_wait_s,
                     flush=flush or FlushSettings(origin_timeout_s=10.0),
+                    early_flush=early or EarlyFlushSettings(),
                 ),
                 filesystem=filesystem,
                 index_home=index_home,

@@ -165,7 +165,7 @@ async def test_superseded_upload_ends_between_two_parts_and_is_aborted(how: str)
         assert running.origin.store.body(BUCKET, "k") == (b"new" if how == "put" else None)
         assert running.origin.requests_of("UploadPart") <= 3
         assert running.origin.requests_of("CompleteMultipartUpload") == 0
-        assert running.engine._components.flusher.origin_upload_ids() == frozenset()
+        await until(lambda: not running.engine._components.flusher.origin_upload_ids())
 
 
 async def test_dead_pooled_connection_costs_no_object() -> None:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from gateway.cli import execute, pending_line, status_lines
 from gateway.fsck_command import readable
 from storage.requests import BarrierReport, PendingLine, PointerLine
+from storage.types import MIB
 from tests.fakes.engine import FakeStore
 from tests.fakes.gateway import ACCESS_KEY, SECRET_KEY, RunningGateway, in_thread, pause
 
@@ -300,6 +301,19 @@ def test_a_status_shows_what_the_disk_has_lost() -> None:
 
     assert "unreadable  s3://bucket/key: segment 2 is gone" in lines
     assert "re-opened   3 times since the start, after failures of the disk" in lines
+
+
+def test_a_status_tells_how_much_of_open_uploads_is_at_the_origin() -> None:
+    """An operator sees what a Complete would still have to send; nothing is said where nothing is open."""
+    store = FakeStore()
+    idle = store.status()
+    busy = replace(idle, open_uploads=2, open_upload_bytes=96 * MIB, early_bytes=64 * MIB)
+
+    assert any(
+        line.endswith("2 open uploads of 96.0 MiB, 64.0 MiB at the origin already")
+        for line in status_lines(busy)
+    )
+    assert any(line.endswith("0 open uploads") for line in status_lines(idle))
 
 
 def test_a_delete_is_told_from_a_put_when_it_is_pending() -> None:

@@ -7,6 +7,7 @@ from gateway.setting_values import (
     parse_freshness,
     parse_share,
     parse_size,
+    parse_size_or_off,
     whole_number,
 )
 from storage.policy import Freshness, FreshnessMode
@@ -21,6 +22,12 @@ from storage.types import GIB, MIB
 def test_parse_size_reads_both_families_of_units(text: str, size: int) -> None:
     """Binary and decimal units, in any case."""
     assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(("text", "size"), [("off", None), ("64MiB", 64 * MIB), ("0", 0)])
+def test_parse_size_or_off_reads_a_size_or_off(text: str, size: int | None) -> None:
+    """Off is no size; 0 is one."""
+    assert parse_size_or_off(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "-1", "1 0", "10GiBs", "1e3", "0x10", "1,5MiB", "٣"])

@@ -24,13 +24,15 @@ from storage.records import (
     FactsLearnt,
     Flushed,
     Forgotten,
+    OriginUploadEnded,
+    OriginUploadOpened,
     PointerSet,
     Quarantined,
     Validated,
     decode_mutation,
     encode,
 )
-from storage.rows import Rows, decode_object
+from storage.rows import Rows, RowSource, decode_object, read_origin_uploads
 from storage.types import MIB
 from tests.fakes.filesystem import FakeFilesystem, Operation
 from tests.fakes.index import FakeIndex
@@ -73,6 +75,11 @@ def compacted_tags(ledger: Ledger) -> list[str]:
         assert reader.header.is_compacted
         groups = [group for group in reader.groups() if isinstance(group, JournalGroup)]
     return [tag_of(record.mutation) for group in groups for record in group.records]
+
+
+def at_origin(index: RowSource) -> set[str]:
+    """Name the uploads of ours that have to be ended at the origin some time."""
+    return {opened.origin_upload_id for opened in read_origin_uploads(index)}
 
 
 def state_without_index(ledger: Ledger) -> dict[str, object]:
@@ -122,6 +129,7 @@ class CrashWatch:
         recovered = recover_directory(disk, index)
 
         assert dirty_state(disk, recovered.index) == dirty_state(self._disk, ledger.index)
+        assert at_origin(ledger.index) <= at_origin(recovered.index)
         check_accounts(recovered.index)
         self.count += 1
 
@@ -322,6 +330,46 @@ async def test_compact_when_an_upload_was_completed() -> None:
         assert compacted_tags(ledger) == ["ids_reserved", "epoch_started", "upload_created", "put"]
         assert state_without_index(ledger) == before
         assert before[f"upload {upload_id}"].completed_at_s == 5.0  # type: ignore[attr-defined]
+
+
+async def test_compact_when_uploads_are_open_at_the_origin() -> None:
+    """Each stays known until it has ended there: one of an open upload, one of a change, one that is left over."""
+    async with opened() as ledger:
+        upload_id = ledger.create_upload_now("key")
+        sequence = ledger.put_now("changed", b"old", is_tiny=True)
+        for origin_id, owner in {"a": (upload_id, 0), "b": ("", sequence), "c": ("", sequence)}.items():
+            ledger.commit_now(OriginUploadOpened(FORMAT, origin_id, BUCKET, "key", *owner))
+        ledger.commit_now(OriginUploadEnded(FORMAT, "b"))
+        ledger.put_now("changed", b"new", is_tiny=True)
+        ledger.rotate_now()
+
+        assert await ledger.compaction().compact()
+        ledger.unlink_removed()
+
+        recovered = recover_directory(ledger.filesystem.crash_clone(random.Random(0), 0), None)
+        (upload,) = recovered.uploads
+        assert at_origin(recovered.index) == {"a", "c"}
+        assert upload.origin_upload_id == "a"
+        assert recovered.named_origin_uploads == {"", "a"}
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+async def test_compact_when_an_upload_at_the_origin_is_left_over_afterwards(*, has_ended: bool) -> None:
+    """What ends the client's upload after S finds the upload at the origin known, and what ends that one too takes it away."""
+    async with opened() as ledger:
+        upload_id = ledger.create_upload_now("key")
+        ledger.commit_now(OriginUploadOpened(FORMAT, "theirs", BUCKET, "key", upload_id))
+        ledger.rotate_now()
+        ledger.abort_now(upload_id)
+        if has_ended:
+            ledger.commit_now(OriginUploadEnded(FORMAT, "theirs"))
+
+        assert await ledger.compaction().compact()
+        ledger.unlink_removed()
+
+        recovered = recover_directory(ledger.filesystem.crash_clone(random.Random(0), 0), None)
+        assert at_origin(recovered.index) == (set() if has_ended else {"theirs"})
+        assert recovered.named_origin_uploads == frozenset()
 
 
 async def test_compact_when_a_bucket_was_learnt_often() -> None:

@@ -230,6 +230,23 @@ def test_change_gets_urgent_when_its_deadline_nears() -> None:
     assert bench.handle(FlushSucceeded(1)) == [Confirm(1), send(3, is_urgent=True)]
 
 
+def test_planner_is_pressed_when_something_is_urgent_or_no_slot_is_free() -> None:
+    """Work that nobody was promised is to wait then, and no longer."""
+    bench = Bench(concurrency=2)
+    bench.handle(dirty(1, "a"))
+    is_pressed = [bench.planner.is_pressed()]
+    bench.handle(dirty(2, "b"))
+    is_pressed.append(bench.planner.is_pressed())
+    bench.handle(FlushSucceeded(1))
+    is_pressed.append(bench.planner.is_pressed())
+    bench.handle(dirty(3, "c", held_s=60.0), FlushSucceeded(2), BarrierAdded(7, Scope("b"), 3))
+    is_pressed.append(bench.planner.is_pressed())
+    bench.handle(FlushSucceeded(3))
+    is_pressed.append(bench.planner.is_pressed())
+
+    assert is_pressed == [False, True, False, True, False]
+
+
 def test_last_slot_is_left_when_urgent_ones_queue() -> None:
     """Urgent work never starves the rest: one slot of several goes to the oldest that is not urgent."""
     bench = Bench(concurrency=2)

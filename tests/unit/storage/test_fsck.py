@@ -17,7 +17,7 @@ from storage.fsck import check
 from storage.index import RocksIndex
 from storage.layered_index import RocksCopies
 from storage.layout import INDEX_DIRECTORY
-from storage.records import ObjectState, encode
+from storage.records import FORMAT, ObjectState, OriginUploadOpened, encode
 from storage.recovery import RecoveryParts, recover
 from storage.rows import (
     APPLIED_SEQUENCE,
@@ -27,6 +27,7 @@ from storage.rows import (
     decode_overlay,
     decode_part,
     decode_segment,
+    origin_upload_key,
 )
 from storage.segments import segment_path
 from storage.types import Location
@@ -141,6 +142,7 @@ async def test_check_of_any_load_after_any_crash(seed: int) -> None:
         load = RandomLoad(ledger, draws)
         load.run(60)
         if draws.random() < 0.7:
+            ledger.rotate_now()
             assert await ledger.compaction().compact()
             ledger.unlink_removed()
         load.run(20)
@@ -505,6 +507,40 @@ async def test_check_when_rows_of_clean_state_contradict_each_other(damage: Dama
 
     assert report.exit_code == 1
     assert any(text in line for _, line in texts(report))
+
+
+@pytest.mark.parametrize(
+    ("change", "noted"),
+    [
+        (list, []),
+        (
+            lambda: [IndexWrite(Family.META, origin_upload_key("theirs"), None)],
+            ["its upload theirs at the origin is not known by itself"],
+        ),
+        (
+            lambda: [IndexWrite(Family.META, origin_upload_key("other"), b"\xc1")],
+            ["the row cannot be read: "],
+        ),
+    ],
+    ids=["sound", "not known", "unreadable"],
+)
+async def test_check_when_uploads_are_open_at_the_origin(
+    change: Callable[[], list[IndexWrite]], noted: list[str]
+) -> None:
+    """Each is counted; one that would be forgotten at the origin, were the upload aborted now, is noted."""
+    ledger = await loaded()
+    (upload_id,) = ledger.upload_parts
+    ledger.commit_now(OriginUploadOpened(FORMAT, "theirs", BUCKET, "key", upload_id))
+    ledger.commit_now(OriginUploadOpened(FORMAT, "left", BUCKET, "key"))
+    ledger.index.write(change())
+
+    report = report_of(ledger)
+
+    found = [line for _, line in texts(report)]
+    assert len(found) == len(noted)
+    assert all(text in line for text, line in zip(noted, found, strict=True))
+    assert report.counts.origin_uploads == (1 if "not known" in "".join(found) else 2)
+    assert report.exit_code == bool(noted)
 
 
 def _any_segment(ledger: Ledger, segment_id: int) -> bytes:

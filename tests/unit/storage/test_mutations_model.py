@@ -32,6 +32,8 @@ from storage.records import (
     Mutation,
     ObjectState,
     OriginIdentity,
+    OriginUploadEnded,
+    OriginUploadOpened,
     Quarantined,
     Released,
     ResidentRow,
@@ -168,13 +170,17 @@ class MutationMachine(RuleBasedStateMachine):
         self.apply(Discarded(FORMAT, sequence))
 
     @precondition(lambda self: self.sequences)
-    @rule(choice=INDEX, kind=st.sampled_from(["attempted", "quarantined", "released"]))
+    @rule(choice=INDEX, kind=st.sampled_from(["attempted", "opened", "ended", "quarantined", "released"]))
     def attempt(self, choice: int, kind: str) -> None:
         """Note something about some change that goes on."""
         sequence = self.sequences[choice % len(self.sequences)]
         match kind:
             case "attempted":
                 self.apply(Attempted(FORMAT, sequence, "theirs", (1,)))
+            case "opened":
+                self.apply(OriginUploadOpened(FORMAT, "theirs", BUCKET, "a", "", sequence))
+            case "ended":
+                self.apply(OriginUploadEnded(FORMAT, "theirs"))
             case "quarantined":
                 self.apply(Quarantined(FORMAT, sequence, "no"))
             case _:

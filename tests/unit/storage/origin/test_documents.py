@@ -146,11 +146,12 @@ def test_delete_of_what_is_not_there_is_a_success_in_its_line() -> None:
     assert [(result.key, result.code) for result in parse_delete_results(body)] == [("a", "")]
 
 
-def test_parts_page_is_read() -> None:
+@pytest.mark.parametrize("root", ["ListPartsResult", "ListPartsResponse"])
+def test_parts_page_is_read(root: str) -> None:
     """Parts come with number, size and ETag, and the marker to go on."""
     body = (
-        f"<ListPartsResult{NS}><IsTruncated>true</IsTruncated><NextPartNumberMarker>2</NextPartNumberMarker>"
-        "<Part><PartNumber>2</PartNumber><Size>7</Size><ETag>&quot;e&quot;</ETag></Part></ListPartsResult>"
+        f"<{root}{NS}><IsTruncated>true</IsTruncated><NextPartNumberMarker>2</NextPartNumberMarker>"
+        f"<Part><PartNumber>2</PartNumber><Size>7</Size><ETag>&quot;e&quot;</ETag></Part></{root}>"
     ).encode()
 
     page = parse_parts_page(body)

@@ -1,0 +1,77 @@
+"""Bytes on their way to the origin out of segments: each block is held against its checksum before it leaves."""
+
+import base64
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
+
+from storage.errors import DirtyBytesLostError, DiskFailedError, SegmentGoneError
+from storage.origin.wire import OutgoingBody
+from storage.segments import SegmentStore
+from storage.types import BLOCK_BYTES, ByteRange, Checksum, Extent, Location
+from storage.workers import Workers
+
+
+class Outgoing:
+    """Makes bodies of dirty bytes."""
+
+    def __init__(self, segments: SegmentStore, workers: Workers) -> None:
+        self._segments = segments
+        self._workers = workers
+
+    def pin(self, extents: tuple[Extent, ...]) -> AbstractContextManager[object]:
+        """Keep the segments of extents for the length of a block; to be entered in the step that read the extents."""
+        return self._segments.pin({extent.location.segment_id for extent in extents})
+
+    def body(
+        self,
+        extents: tuple[Extent, ...],
+        span: ByteRange,
+        *,
+        md5_hex: str,
+        checksums: tuple[Checksum, ...] = (),
+    ) -> OutgoingBody:
+        """Make a body of the bytes in `span`, with the digests that the origin verifies; `extents` are pinned while it is sent.
+
+        Reading it raises DirtyBytesLostError where a byte cannot be read back as it was taken in.
+        """
+        return OutgoingBody(
+            span.length,
+            lambda: self._pieces(extents, span),
+            is_repeatable=True,
+            md5=base64.b64encode(bytes.fromhex(md5_hex)).decode(),
+            checksums=checksums,
+        )
+
+    async def _pieces(self, extents: tuple[Extent, ...], span: ByteRange) -> AsyncIterator[bytes]:
+        """Read a span block by block, each checked before it is given."""
+        position = span.start
+        for extent in extents:
+            if extent.stop <= position or extent.start >= span.stop:
+                continue
+            if extent.start > position:
+                break
+            stop = min(extent.stop, span.stop)
+            while position < stop:
+                at = position - extent.start
+                block = at // BLOCK_BYTES
+                data = await self._read_block(extent.location, block)
+                piece = data[at - block * BLOCK_BYTES : stop - extent.start - block * BLOCK_BYTES]
+                position += len(piece)
+                yield piece
+        if position != span.stop:
+            raise DirtyBytesLostError(f"byte {position} of a version to be flushed is nowhere")
+
+    async def _read_block(self, location: Location, block: int) -> bytes:
+        try:
+            return await self._workers.run(self._read_checked, location, block)
+        except (SegmentGoneError, DiskFailedError) as error:
+            raise DirtyBytesLostError(str(error)) from error
+
+    def _read_checked(self, location: Location, block: int) -> bytes:
+        start = block * BLOCK_BYTES
+        data = self._segments.read(location, start, min(start + BLOCK_BYTES, location.length))
+        if not self._segments.check_block(location, block, data):
+            raise DirtyBytesLostError(
+                f"segment {location.segment_id:x} at {location.offset + start}: dirty bytes have another checksum"
+            )
+        return data
