@@ -297,6 +297,9 @@ class ListingMerger:
         self._grouped.drop(self._at)
         if detail.is_complete:
             self._grouped = detail  # nothing follows, in either view
+        elif not self._grouped.items:
+            # That more follows behind its page says nothing any more: the detail may have walked past it.
+            self._grouped = _View()
         return False
 
     def _is_in_undecided_group(self) -> bool:

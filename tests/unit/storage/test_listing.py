@@ -136,6 +136,18 @@ def elements_of(result: ListResult) -> list[tuple[str, str]]:
     skips_groups=False,
     start=Position(),
 )
+@example(
+    origin_keys={"/a", "-/", "/"},
+    overlaid={},
+    deleted=[0],
+    prefix="",
+    delimiter="/",
+    max_keys=1,
+    page_max=1,
+    chunk_max=1,
+    skips_groups=False,
+    start=Position(),
+)
 def test_pages_together_are_the_whole_listing_when_both_sides_have_keys(  # noqa: PLR0917  the drawn world
     origin_keys: set[str],
     overlaid: dict[str, bool],
