@@ -1,4 +1,7 @@
-"""A large upload over real S3 servers: how long after its Complete it is at the origin, with and without parts that went early."""
+"""A large upload over real S3 servers: how long after its Complete it is at the origin, with and without parts that went early.
+
+96 MiB by default, 256 MiB with FOREBAY_TEST_LONG=1.
+"""
 
 import hashlib
 import time
@@ -10,19 +13,19 @@ from typing import Any
 import pytest
 
 from storage.types import MIB
-from tests.end_to_end.content import PART_BYTES, content, note_figure
+from tests.end_to_end.content import IS_LONG, PART_BYTES, content, note_figure
 from tests.end_to_end.origins import Origin
 from tests.end_to_end.processes import GatewayProcess, S3Client, gateway
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-PARTS = 32
-EARLY_BYTES = 200 * MIB
+PARTS = 32 if IS_LONG else 12
+EARLY_BYTES = PARTS * PART_BYTES * 3 // 4
 PARTS_UNDER_WAY = 4
 """So many may be on their way when the Complete comes, and are counted as sent before or after it."""
 
-FLUSH_RATE = "64MiB"
-"""What the gateway may send a second: an origin that takes four seconds for an object of 256 MiB."""
+FLUSH_RATE = f"{PARTS * PART_BYTES // 4}"
+"""What the gateway may send a second: an origin that takes four seconds for the object."""
 
 
 def part_of(number: int) -> bytes:
@@ -60,7 +63,7 @@ class Flush:
 
 
 def flush_of(origin: Origin, bucket: str, cache_dir: Path, early_flush_bytes: str) -> Flush:
-    """Upload an object of 256 MiB and flush it."""
+    """Upload an object and flush it."""
     settings = {"flush_bytes_per_s": FLUSH_RATE, "early_flush_bytes": early_flush_bytes}
     with gateway(origin.endpoint, cache_dir, **settings) as running:
         client = running.client()
@@ -104,7 +107,7 @@ def test_large_upload_is_safe_sooner_when_its_parts_went_early(
     early, late = flushes["16MiB"], flushes["off"]
     ratio = early.took_s / late.took_s
     note_figure(
-        f"early flush, {name}: 256 MiB clean {early.took_s:.2f} s after the Complete, "
+        f"early flush, {name}: {PARTS * PART_BYTES // MIB} MiB clean {early.took_s:.2f} s after the Complete, "
         f"{late.took_s:.2f} s without, ratio {ratio:.2f}"
     )
 
