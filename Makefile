@@ -14,7 +14,7 @@ demo: $(STAMP_DEMO)
 	$(BIN)/forebay demo
 
 test: check
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-unit: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not slow and not nightly" tests/unit tests/contracts tests/tidy
