@@ -53,12 +53,12 @@ def execute(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     parsed = _parser().parse_args(arguments)
     try:
 
-        def read() -> Settings:
-            return load(_config_text(parsed.config), environment, _flags(parsed))
+        def read_again() -> Settings:
+            return load(_config_file_text(parsed.config), environment, _flags(parsed))
 
-        parsed.read_settings = read
+        parsed.read_settings = read_again
         command: Command = parsed.command
-        return command(parsed, read())
+        return command(parsed, load(_config_text(parsed.config), environment, _flags(parsed)))
     except SettingsError as error:
         return _complain(str(error), WRONG_USE)
     except (GatewayError, EndpointError, LedgerError, CertificateError, StorageError, OSError) as error:
@@ -302,6 +302,13 @@ def _config_text(path: str | None) -> str | None:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"config ({path}): cannot be read: {error}; allowed: a TOML file") from error
+
+
+def _config_file_text(path: str | None) -> str | None:
+    """Read the file again. A pipe, which a start may read once, has no end that a running gateway could wait for."""
+    if path is not None and Path(path).exists() and not Path(path).is_file():
+        raise SettingsError(f"config ({path}): cannot be read again; allowed: a file")
+    return _config_text(path)
 
 
 def _flags(parsed: argparse.Namespace) -> dict[str, str]:

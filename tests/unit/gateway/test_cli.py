@@ -1,12 +1,16 @@
 """The command line: exit statuses, one-line errors, and what it says of a running gateway."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from gateway import app
 from gateway.cli import execute, pending_line, status_lines
 from gateway.fsck_command import readable
+from gateway.settings import SettingsError
 from storage.requests import BarrierReport, PendingLine, PointerLine
 from storage.types import MIB
 from tests.fakes.engine import FakeStore
@@ -75,6 +79,23 @@ def test_the_use_is_refused_when_it_is_wrong(
 
     assert raised.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_pipe_is_refused_when_settings_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reload of a config file that became a pipe is refused at once; it would wait for the pipe's end."""
+    config = tmp_path / "forebay.toml"
+    config.write_text(f'origin = "http://127.0.0.1:1"\ncache_dir = "{tmp_path}/cache"\n')
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(app, "run", lambda _settings, **options: told.update(options))
+    execute(["serve", "--config", str(config)], {"FOREBAY_ACCESS_KEY": "a", "FOREBAY_SECRET_KEY": "s"})
+
+    config.unlink()
+    os.mkfifo(config)
+
+    with pytest.raises(SettingsError, match="cannot be read again; allowed: a file"):
+        told["reread"]()
 
 
 def test_the_config_file_is_read_when_it_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
