@@ -249,6 +249,13 @@ def assemble(
             is_pressed=planner.is_pressed,
         )
     )
+    pointers = Pointers(
+        origin=parts.origin,
+        commit=commit,
+        clock=parts.clock,
+        policies=parts.policies,
+        journaled=recovered.pointers,
+    )
     through = Through(
         queue=queue,
         generations=generations,
@@ -256,6 +263,7 @@ def assemble(
         commit=commit,
         flusher=flusher,
         policies=parts.policies,
+        check_writable=pointers.check_writable,
     )
     reclaim = Reclaim(
         ReclaimParts(
@@ -287,13 +295,6 @@ def assemble(
         )
     )
     held = HeldBodies()
-    pointers = Pointers(
-        origin=parts.origin,
-        commit=commit,
-        clock=parts.clock,
-        policies=parts.policies,
-        journaled=recovered.pointers,
-    )
     lister = Lister(recovered.index, parts.origin, state, parts.workers.pool)
     passing = Passing(
         PassingParts(
@@ -365,6 +366,7 @@ def assemble(
                 clock=parts.clock,
                 workers=parts.workers.pool,
                 held=held,
+                check_writable=pointers.check_writable,
                 epoch=recovered.epoch,
             )
         ),
@@ -385,6 +387,7 @@ def assemble(
                 instance_id=recovered.layout.instance_id.hex()[:8],
                 epoch=recovered.epoch,
                 draw_bits=parts.rng.getrandbits,
+                check_writable=pointers.check_writable,
             )
         ),
         lister=lister,
@@ -398,6 +401,7 @@ def assemble(
                 origin=parts.origin,
                 passing=passing,
                 through=through,
+                queue=queue,
                 waits=flusher.waits,
                 remaining=planner.barrier_remaining,
                 clock=parts.clock,
