@@ -70,6 +70,11 @@ class PublishedLister:
         for target in targets:
             if query.prefix.startswith(target.prefix):
                 return await self._shown(query, await self._pointer(query, target))
+        if query.generation and not any(query.after.name.startswith(target.prefix) for target in targets):
+            raise GenerationGoneError(
+                f"what was listed in generation {query.generation} is no published target any more; "
+                "begin the listing anew"
+            )
         crossed = [target for target in targets if runs_through(query, target)]
         if not crossed or not query.max_keys:
             return await self._lister.list(query)
