@@ -277,7 +277,7 @@ class Engine:
         """Let a write work in the block, on `name` if it is of one object; a failure of the disk cuts it.
 
         Raises:
-            ReadOnlyError: The object lies under a published target.
+            ReadOnlyError: The object lies under a published target, or has a manifest's name.
             EngineClosedError: The gateway is stopping.
             UnknownOutcomeError: The disk has failed, before or in the block, and the directory is not open again.
         """

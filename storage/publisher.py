@@ -46,6 +46,7 @@ from storage.origin.wire import OutgoingBody
 from storage.passing import Passing
 from storage.pointers import Found, Pointers
 from storage.publish import (
+    MANIFEST_NAME,
     KeyDigest,
     Manifest,
     Target,
@@ -432,7 +433,9 @@ class Publisher:
             for start in range(0, len(page.objects), COPIES_MAX):
                 async with asyncio.TaskGroup() as group:
                     for listed in page.objects[start : start + COPIES_MAX]:
-                        group.create_task(self._copy_one(job, listed.key))
+                        # That of an earlier use as a target would be the new target's pointer.
+                        if listed.key != job.source + MANIFEST_NAME:
+                            group.create_task(self._copy_one(job, listed.key))
         if job.failed:
             raise PublishConflictError(f"{job.failed} of {digest.keys} objects could not be copied")
         async for page in self._pages(bucket, target.prefix):

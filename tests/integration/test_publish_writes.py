@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from storage.errors import PublishConflictError, ReadOnlyError
-from storage.requests import PutRequest
+from storage.requests import CompletedPart, PutRequest, UploadRequest
 from storage.types import ObjectName, WriteMode
 from tests.fakes.origin_faults import Fault
 from tests.fakes.publishing import MANIFEST, TARGET, manifest_generation, publish, store, target
@@ -157,3 +157,52 @@ async def test_a_publish_is_refused_when_its_target_is_none_any_more() -> None:
     assert report.phase == "failed"
     assert "no published target" in report.error
     assert manifest_generation(running.origin) == 0
+
+
+# --- the manifest's name -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [MANIFEST, ".forebay-published"])
+async def test_no_client_writes_a_manifest_where_there_is_no_target_yet(key: str) -> None:
+    """Every kind of write to the name is refused in every bucket and prefix; names that only look like it are free."""
+    async with running_engine() as running:
+        await running.put("elsewhere", b'{"format":1,"source":"secret/","generation":1}')
+        engine, name = running.engine, ObjectName(BUCKET, key)
+        writes: list[Coroutine[object, object, object]] = [
+            running.put(key, b'{"format":1,"source":"secret/","generation":1}'),
+            engine.put_object(request(key, mode=WriteMode.THROUGH), BytesContent(b"x")),
+            engine.delete_object(name),
+            engine.copy_object(ObjectName(BUCKET, "elsewhere"), name, ()),
+            engine.create_upload(UploadRequest(name)),
+            engine.upload_part(name, "some", 1, BytesContent(b"x")),
+            engine.complete_upload(name, "some", [CompletedPart(1, "e")]),
+        ]
+        refusals = 0
+        for write in writes:
+            with pytest.raises(ReadOnlyError, match=r"\.forebay-published is kept"):
+                await write
+            refusals += 1
+        lines = await engine.delete_objects(BUCKET, [key, f"{key}/a", f"x{key}x"])
+        await running.put("a.forebay-published", b"free")
+        await flushed(running)
+        at_origin = running.origin.store.body(BUCKET, key)
+
+    assert refusals == 7
+    assert [line.code for line in lines] == ["AccessDenied", "", ""]
+    assert at_origin is None
+
+
+async def test_copies_leave_the_manifest_of_the_source_behind() -> None:
+    """A source that was a target once is copied without its manifest, which would point from the new target."""
+    async with running_engine() as running:
+        target(running)
+        await store(running, "v1", 2)
+        await flushed(running)
+        planted = b'{"format":1,"source":"staging/v0/","generation":1}'
+        running.origin.store.put(BUCKET, "staging/v1/.forebay-published", planted)
+
+        report = await publish(running, "v1", is_copy=True)
+        keys = [key for key in running.origin.store.buckets[BUCKET].objects if key.startswith(TARGET)]
+
+    assert (report.phase, report.keys, report.done) == ("done", 2, 2)
+    assert sorted(keys) == [f"{TARGET}k0", f"{TARGET}k1"]
