@@ -27,6 +27,7 @@ from storage.flush_events import FlushSettings
 from storage.flusher import Flusher, FlusherParts
 from storage.generations import Generations
 from storage.guarded import GuardedSends
+from storage.hidden_writes import HiddenWrites
 from storage.intake import HeldBodies, Inlet
 from storage.keyqueue import KeyQueue
 from storage.lister import Lister
@@ -164,6 +165,7 @@ class Components:
     published_lister: PublishedLister
     publisher: Publisher
     scrubber: Scrubber
+    hidden_writes: HiddenWrites
 
 
 def assemble(
@@ -432,6 +434,7 @@ def assemble(
                 bytes_per_s=parts.settings.scrub_bytes_per_s,
             )
         ),
+        hidden_writes=HiddenWrites(recovered.index, state, pointers, parts.workers.pool),
     )
 
 

@@ -260,11 +260,13 @@ class Publisher:
                     f"{target} is published already, generation {found.manifest.generation}: "
                     f"copies would lie behind it; delete {target.manifest} at the origin first"
                 )
-        elif found.manifest is None:
-            page = await self._parts.lister.list(ListQuery(target.bucket, target.prefix, max_keys=1))
-            if page.entries:
+            return
+        # Of whatever generation the target is: another gateway may have acknowledged a write before it knew of the target.
+        page = await self._parts.lister.list(ListQuery(target.bucket, target.prefix, max_keys=2))
+        for entry in page.entries:
+            if entry.key != target.manifest.key:
                 raise PublishConflictError(
-                    f"s3://{target.bucket}/{page.entries[0].key} lies at the target, and would be hidden"
+                    f"s3://{target.bucket}/{entry.key} lies at the target, and would be hidden"
                 )
 
     async def _check_last(self, job: _Job, found: Found) -> None:

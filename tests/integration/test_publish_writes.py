@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from storage.errors import PublishConflictError, ReadOnlyError
+from storage.policy import Policy
 from storage.requests import CompletedPart, PutRequest, UploadRequest
 from storage.types import ObjectName, WriteMode
 from tests.fakes.origin_faults import Fault
+from tests.fakes.paused_origin import PausedOrigin
 from tests.fakes.publishing import MANIFEST, TARGET, manifest_generation, publish, store, target
 from tests.fakes.running_engine import BUCKET, BytesContent, running_engine
 from tests.fakes.writing import PART, complete, flushed, open_upload, pause, put_part, request, until
@@ -157,6 +160,55 @@ async def test_a_publish_is_refused_when_its_target_is_none_any_more() -> None:
     assert report.phase == "failed"
     assert "no published target" in report.error
     assert manifest_generation(running.origin) == 0
+
+
+# --- another gateway -----------------------------------------------------------------------------------------------------
+
+
+async def test_what_another_gateways_publish_hides_is_told_and_refuses_the_next_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A gateway that learns late of a target warns of what it acknowledged there, in log and status, until it is gone."""
+    async with AsyncExitStack() as stack:
+        origin = await stack.enter_async_context(PausedOrigin())
+        one = target(await stack.enter_async_context(running_engine(origin=origin)))
+        late = await stack.enter_async_context(
+            running_engine(origin=origin, policy=Policy(flush_delay_s=600.0))
+        )
+        await late.put(NAME.key, b"acknowledged")
+        await store(one, "v1", 2)
+        await publish(one, "v1")
+        target(late)
+
+        await until(lambda: late.engine.status().hidden != ())
+        told = late.engine.status().hidden
+        with pytest.raises(PublishConflictError, match="data/live/k0 lies at the target"):
+            await publish(late, "v1")
+        await flushed(late)
+        await until(lambda: late.engine.status().hidden == ())
+        with pytest.raises(PublishConflictError, match="data/live/k0 lies at the target"):
+            await publish(one, "v1")
+        await one.client.delete_object(NAME)
+        report = await publish(late, "v1")
+
+    assert told == ((BUCKET, NAME.key),)
+    assert [line for line in caplog.messages if "s3://bucket/data/live/k0 was acknowledged before" in line]
+    assert (report.phase, report.generation) == ("done", 2)
+
+
+async def test_nothing_is_told_of_deletes_and_manifests_under_a_target() -> None:
+    """A delete that was acknowledged there hides nothing."""
+    async with running_engine(policy=Policy(flush_delay_s=600.0)) as running:
+        running.origin.store.put(BUCKET, NAME.key, b"x")
+        await store(running, "v1", 1)
+        await running.engine.delete_object(NAME)
+        target(running)
+
+        report = await publish(running, "v1")
+        await running.engine._components.hidden_writes.look()
+        told = running.engine.status().hidden
+
+    assert (report.phase, told) == ("done", ())
 
 
 # --- the manifest's name -------------------------------------------------------------------------------------------------
