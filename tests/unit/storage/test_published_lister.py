@@ -233,6 +233,30 @@ async def test_a_listing_ends_with_an_error_when_its_target_is_none_any_more(pre
     assert unpublished.generation is None
 
 
+async def test_the_generation_is_said_before_the_page_is_listed() -> None:
+    """Whoever answers for a listing knows its generation when it fails; of stretches that were empty nothing stays."""
+    world = World({"m/a", "s/1/a", "m/z"}, {LIVE: ["s/1/"], OTHER: ["s/none/"]})
+    lister = PublishedLister(world, world)
+    heard: list[list[int | None]] = []
+    queries = [
+        ListQuery("bucket", LIVE.prefix),
+        ListQuery("bucket", "m/"),
+        ListQuery("bucket", "m/", after=Position("m/a")),
+        ListQuery("bucket", "m/", after=Position("m/live/a"), generation=1),
+    ]
+    pages = []
+    for query in queries:
+        heard.append([])
+        pages.append(await lister.page(query, heard[-1].append))
+    failed: list[int | None] = []
+    for after, generation in ((Position("m/live/a"), 9), (Position("m/gone/a"), 4)):
+        with pytest.raises(GenerationGoneError):
+            await lister.page(ListQuery("bucket", "m/", after=after, generation=generation), failed.append)
+
+    assert [said[-1] for said in heard] == [page.generation for page in pages] == [1, None, 1, None]
+    assert failed == [9, 4]
+
+
 async def test_nothing_is_asked_twice_when_a_bucket_has_no_target() -> None:
     """Listings that touch no target go to the plain lister as they are."""
     world = World({"a"})
