@@ -255,6 +255,10 @@ def status_lines(report: StatusReport) -> list[str]:
         f"published   s3://{one.bucket}/{one.target} shows {one.source}, generation {one.generation}"
         for one in report.pointers
     ]
+    lines += [
+        f"hidden      s3://{bucket}/{key} is acknowledged and lies under a published target"
+        for bucket, key in report.hidden
+    ]
     lines += [pending_line(line) for line in report.quarantined]
     return lines
 

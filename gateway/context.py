@@ -147,8 +147,11 @@ class ObjectStore(Protocol):
         """Copy an object; `headers` are the request's own."""
         ...
 
-    async def list_objects(self, query: ListQuery) -> ListResult:
-        """Give one page of a listing, acknowledged changes included."""
+    async def list_objects(self, query: ListQuery, on_generation: Callable[[int | None], None]) -> ListResult:
+        """Give one page of a listing, acknowledged changes included.
+
+        `on_generation` hears beforehand of which generation of a published target it will be, an error too; None of none.
+        """
         ...
 
     async def list_buckets(self) -> tuple[BucketEntry, ...]:

@@ -8,6 +8,7 @@ from gateway.setting_rows import POLICY_ONLY_TABLE, POLICY_TABLE
 from gateway.settings import Settings
 from gateway.toml_lines import TableLines
 from storage.policy import ANY_BUCKET, Freshness, FreshnessMode, Policy
+from storage.publish import MANIFEST_NAME, Target, Targets, is_manifest_name
 from storage.records import BucketFacts
 from storage.types import ObjectName, WriteMode
 from storage.writemode import decide
@@ -47,6 +48,7 @@ class PolicyExplanation(msgspec.Struct, frozen=True):
         number: Of the [[policies]] table, counted from 1; 0 where none matches and the default holds.
         line: Of its header in the config file; 0 where that is not known.
         writes: What becomes of a plain write, the bucket's facts considered.
+        target: The published target that the object lies under; "" where it lies under none.
     """
 
     place: str
@@ -56,6 +58,7 @@ class PolicyExplanation(msgspec.Struct, frozen=True):
     values: tuple[ExplainedValue, ...]
     passed_over: tuple[PassedOver, ...]
     writes: str
+    target: str = ""
 
 
 def explain(
@@ -70,12 +73,13 @@ def explain(
         unknown_facts: Why nothing is.
     """
     policies = settings.policies
-    holds = next((n for n, policy in enumerate(policies) if policy.matches(name)), len(policies))
+    target = Targets(policies).find(name)
+    holds = next((n for n, policy in enumerate(policies) if _holds(policy, name, target)), len(policies))
     is_default = holds == len(policies)
     policy = settings.default_policy if is_default else policies[holds]
     lines = TableLines() if is_default else settings.policy_lines[holds]
     passed_over = tuple(
-        PassedOver(n + 1, settings.policy_lines[n].line or 0, _match(other), _why_not(other, name))
+        PassedOver(n + 1, settings.policy_lines[n].line or 0, _match(other), _why_not(other, name, target))
         for n, other in enumerate(policies[:holds])
     )
     return PolicyExplanation(
@@ -85,7 +89,8 @@ def explain(
         "what no table matches" if is_default else _match(policy),
         _values(policy, lines, is_default=is_default),
         passed_over,
-        _writes(policy, facts, unknown_facts),
+        _refusal(name, target) or _writes(policy, facts, unknown_facts),
+        "" if target is None else str(target),
     )
 
 
@@ -93,6 +98,8 @@ def explanation_lines(told: PolicyExplanation) -> list[str]:
     """Write an explanation for people."""
     holds = f"[[policies]] number {told.number}{_on(told.line)}" if told.number else DEFAULT
     lines = [told.place, f"{'policy':<20} {holds}: {told.match}"]
+    if told.target:
+        lines.append(f"{'published target':<20} {told.target}: objects have the policy of the source's names")
     lines += [f"{v.name:<20} {v.value:<12} {v.source}{_on(v.line)}" for v in told.values]
     lines.append(f"{'a write is':<20} {told.writes}")
     lines += [f"not number {one.number}{_on(one.line)}: {one.match}: {one.why}" for one in told.passed_over]
@@ -107,7 +114,24 @@ def _match(policy: Policy) -> str:
     return f"s3://{policy.bucket}/{policy.prefix}*"
 
 
-def _why_not(policy: Policy, name: ObjectName) -> str:
+def _holds(policy: Policy, name: ObjectName, target: Target | None) -> bool:
+    """Whether a table is the one; that of a published target is, whatever tables stand before it."""
+    if target is None:
+        return policy.matches(name)
+    return policy.published and (policy.bucket, policy.prefix) == (target.bucket, target.prefix)
+
+
+def _refusal(name: ObjectName, target: Target | None) -> str:
+    if target is not None:
+        return "refused: read-only"
+    if is_manifest_name(name.key):
+        return f"refused: the name {MANIFEST_NAME} is kept for forebay publish"
+    return ""
+
+
+def _why_not(policy: Policy, name: ObjectName, target: Target | None) -> str:
+    if target is not None and policy.matches(name):
+        return "a published target holds before all other tables"
     if policy.bucket not in {ANY_BUCKET, name.bucket}:
         return f"the bucket is {name.bucket}"
     return f"the key does not begin with {policy.prefix!r}"

@@ -27,6 +27,7 @@ from storage.flush_events import FlushSettings
 from storage.flusher import Flusher, FlusherParts
 from storage.generations import Generations
 from storage.guarded import GuardedSends
+from storage.hidden_writes import HiddenWrites
 from storage.intake import HeldBodies, Inlet
 from storage.keyqueue import KeyQueue
 from storage.lister import Lister
@@ -164,6 +165,7 @@ class Components:
     published_lister: PublishedLister
     publisher: Publisher
     scrubber: Scrubber
+    hidden_writes: HiddenWrites
 
 
 def assemble(
@@ -249,6 +251,13 @@ def assemble(
             is_pressed=planner.is_pressed,
         )
     )
+    pointers = Pointers(
+        origin=parts.origin,
+        commit=commit,
+        clock=parts.clock,
+        policies=parts.policies,
+        journaled=recovered.pointers,
+    )
     through = Through(
         queue=queue,
         generations=generations,
@@ -256,6 +265,7 @@ def assemble(
         commit=commit,
         flusher=flusher,
         policies=parts.policies,
+        check_writable=pointers.check_writable,
     )
     reclaim = Reclaim(
         ReclaimParts(
@@ -287,13 +297,6 @@ def assemble(
         )
     )
     held = HeldBodies()
-    pointers = Pointers(
-        origin=parts.origin,
-        commit=commit,
-        clock=parts.clock,
-        policies=parts.policies,
-        journaled=recovered.pointers,
-    )
     lister = Lister(recovered.index, parts.origin, state, parts.workers.pool)
     passing = Passing(
         PassingParts(
@@ -365,6 +368,7 @@ def assemble(
                 clock=parts.clock,
                 workers=parts.workers.pool,
                 held=held,
+                check_writable=pointers.check_writable,
                 epoch=recovered.epoch,
             )
         ),
@@ -385,6 +389,7 @@ def assemble(
                 instance_id=recovered.layout.instance_id.hex()[:8],
                 epoch=recovered.epoch,
                 draw_bits=parts.rng.getrandbits,
+                check_writable=pointers.check_writable,
             )
         ),
         lister=lister,
@@ -398,6 +403,7 @@ def assemble(
                 origin=parts.origin,
                 passing=passing,
                 through=through,
+                queue=queue,
                 waits=flusher.waits,
                 remaining=planner.barrier_remaining,
                 clock=parts.clock,
@@ -428,6 +434,7 @@ def assemble(
                 bytes_per_s=parts.settings.scrub_bytes_per_s,
             )
         ),
+        hidden_writes=HiddenWrites(recovered.index, state, pointers, parts.workers.pool),
     )
 
 

@@ -35,6 +35,7 @@ from storage.life import Life
 from storage.listing import ListQuery, ListResult
 from storage.opened import Opened
 from storage.publish import View
+from storage.published_lister import OnGeneration, unheard
 from storage.records import FORMAT, BucketFacts, EpochEnded
 from storage.recovery import Recovered, probe_disk
 from storage.reopen_pace import ReopenPace
@@ -277,7 +278,7 @@ class Engine:
         """Let a write work in the block, on `name` if it is of one object; a failure of the disk cuts it.
 
         Raises:
-            ReadOnlyError: The object lies under a published target.
+            ReadOnlyError: The object lies under a published target, or has a manifest's name.
             EngineClosedError: The gateway is stopping.
             UnknownOutcomeError: The disk has failed, before or in the block, and the directory is not open again.
         """
@@ -371,9 +372,9 @@ class Engine:
             view = await components.pointers.view(source)
             return await components.passing.copy_object(view.name if view else source, target, headers)
 
-    async def list_objects(self, query: ListQuery) -> ListResult:
+    async def list_objects(self, query: ListQuery, on_generation: OnGeneration = unheard) -> ListResult:
         """Give one page of a listing; see `PublishedLister.page`."""
-        return await self._check_open().published_lister.page(query)
+        return await self._check_open().published_lister.page(query, on_generation)
 
     # --- buckets -----------------------------------------------------------------------------------------------------
 

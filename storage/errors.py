@@ -155,7 +155,7 @@ class EngineClosedError(StorageError):
 
 
 class ReadOnlyError(StorageError):
-    """The client wrote to a name under a published target. 403 AccessDenied."""
+    """The client wrote to a name under a published target, or to one of a manifest. 403 AccessDenied."""
 
 
 class PublishRefusedError(StorageError):

@@ -54,7 +54,7 @@ class Place:
     The place is taken when the context is entered, not when the object is made. Cancellation while waiting gives the place up.
     """
 
-    __slots__ = ("_is_running", "_queue", "_wakeup", "kind", "lets_flush_pass", "name")
+    __slots__ = ("_is_running", "_queue", "_wakeup", "has_left", "kind", "lets_flush_pass", "name")
 
     def __init__(self, queue: "KeyQueue", name: ObjectName, kind: Turn) -> None:
         self._queue = queue
@@ -63,6 +63,8 @@ class Place:
         self.name = name
         self.kind = kind
         self.lets_flush_pass = False
+        # Made by whoever waits for this place to be given up.
+        self.has_left: asyncio.Event | None = None
 
     async def __aenter__(self) -> Self:
         self._queue.take(self)
@@ -164,6 +166,8 @@ class KeyQueue:
         """Give a place up, running or not, and let those behind it go on."""
         places = self._places[place.name]
         places.remove(place)
+        if place.has_left is not None:
+            place.has_left.set()
         if not places:
             del self._places[place.name]
         self.regrant(place.name)
@@ -182,6 +186,25 @@ class KeyQueue:
             if not place.is_running and not WAITS_FOR[place.kind] & ahead:
                 place.run()
             ahead |= place.kind
+
+    async def writes_left(self, bucket: str, prefix: str) -> None:
+        """Return when all have left who work on keys under a prefix now, or wait for them; flushes do not count.
+
+        Whoever comes meanwhile is not waited for.
+        """
+        writes = [
+            place
+            for name, places in self._places.items()
+            if name.bucket == bucket and name.key.startswith(prefix)
+            for place in places
+            if place.kind is not Turn.FLUSH
+        ]
+        for place in writes:
+            if place.has_left is None:
+                place.has_left = asyncio.Event()
+        for place in writes:
+            assert place.has_left is not None, "made above"
+            await place.has_left.wait()
 
     async def flushes_ended(self, name: ObjectName) -> None:
         """Return when no flush of the key runs; one that waits does not count."""

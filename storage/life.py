@@ -26,6 +26,7 @@ from typing import Final
 
 from storage.assembly import Components, EngineParts, assemble
 from storage.errors import DiskFullError, UnknownOutcomeError
+from storage.hidden_writes import LOOK_EVERY_S
 from storage.index_keeper import IndexKeeper
 from storage.recovery import Recovered, RecoveryParts, recover
 from storage.segments import SegmentLimits, SegmentStore
@@ -229,6 +230,9 @@ class Life:
                     "expire uploads",
                     EXPIRE_EVERY_S,
                     lambda: components.uploads.expire(upload_ttl_s=settings.upload_ttl_s),
+                ),
+                Duty(
+                    "look for hidden writes", LOOK_EVERY_S, components.hidden_writes.look, needs_writes=False
                 ),
                 Duty("compact the journal", COMPACT_EVERY_S, components.compaction.run_if_due),
                 *((Duty("scrub", TURN_S, components.scrubber.turn),) if settings.scrub_bytes_per_s else ()),

@@ -100,15 +100,17 @@ class Passing:
 
     # --- copies ------------------------------------------------------------------------------------------------------
 
-    async def copy_object(self, source: ObjectName, target: ObjectName, headers: Headers) -> PutResult:
-        """Copy at the origin, which sees both objects as they were acknowledged.
+    async def copy_object(
+        self, source: ObjectName, target: ObjectName, headers: Headers, *, is_own: bool = False
+    ) -> PutResult:
+        """Copy at the origin, which sees both objects as they were acknowledged; `is_own` as `Through.operation`.
 
         Raises:
             QuarantinedError: The origin refused the newest change of one of the two.
             NoSuchKeyError: There is no source; the target stays as it was.
             OriginError: The origin refused or failed.
         """
-        async with self._parts.through.operation(target) as passed:
+        async with self._parts.through.operation(target, is_own=is_own) as passed:
             await self._flush_source(source, target)
             answer = await self._parts.origin.copy_object(source, target, headers)
             passed.is_unknown = answer.is_earlier_unknown

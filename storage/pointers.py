@@ -35,6 +35,7 @@ from storage.policy import FreshnessMode, PolicyTable
 from storage.publish import (
     MANIFEST_BYTES_MAX,
     MANIFEST_FORMAT,
+    MANIFEST_NAME,
     UNPUBLISHED,
     Manifest,
     Pointer,
@@ -42,6 +43,7 @@ from storage.publish import (
     Targets,
     View,
     decode_manifest,
+    is_manifest_name,
 )
 from storage.records import FORMAT, PointerSet
 from storage.requests import DeleteResult
@@ -150,25 +152,19 @@ class Pointers:
         return Pointer(target, source, generation)
 
     def check_writable(self, name: ObjectName) -> None:
-        """Refuse a write under a target.
+        """Refuse a write of a client under a target, or of a manifest: one that lies there before the target would be its pointer.
 
         Raises:
-            ReadOnlyError: It lies under one.
+            ReadOnlyError: It lies under one, or has a manifest's name, wherever that is.
         """
-        target = self.targets.find(name)
-        if target is not None:
-            raise ReadOnlyError(f"{target} is published and read-only")
+        refusal = self._refusal(name)
+        if refusal:
+            raise ReadOnlyError(refusal)
 
     def refused_lines(self, bucket: str, keys: Iterable[str]) -> Mapping[str, DeleteResult]:
-        """Give the lines of a batch of deletes that lie under a target, by key, each with its refusal."""
-        if not self.targets.of_bucket(bucket):
-            return {}
-        found = ((key, self.targets.find(ObjectName(bucket, key))) for key in keys)
-        return {
-            key: DeleteResult(key, "AccessDenied", f"{target} is published and read-only")
-            for key, target in found
-            if target is not None
-        }
+        """Give the lines of a batch of deletes that `check_writable` refuses, by key, each with its refusal."""
+        found = ((key, self._refusal(ObjectName(bucket, key))) for key in keys)
+        return {key: DeleteResult(key, "AccessDenied", refusal) for key, refusal in found if refusal}
 
     def shown(self) -> Sequence[Pointer]:
         """Give the pointers of all targets in force that are known here, without asking anybody."""
@@ -220,6 +216,15 @@ class Pointers:
     async def close(self) -> None:
         """End the questions in flight."""
         await self._flights.close()
+
+    def _refusal(self, name: ObjectName) -> str:
+        """Say why no client writes a name; "" where one may."""
+        target = self.targets.find(name)
+        if target is not None:
+            return f"{target} is published and read-only"
+        if is_manifest_name(name.key):
+            return f"the name {MANIFEST_NAME} is kept for what forebay publish writes"
+        return ""
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

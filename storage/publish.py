@@ -33,6 +33,8 @@ from storage.types import KEY_BYTES_MAX, ObjectName
 MANIFEST_NAME: Final = ".forebay-published"
 """The manifest's key behind the target's prefix."""
 
+_MANIFEST_END: Final = "/" + MANIFEST_NAME
+
 MANIFEST_FORMAT: Final = 1
 
 MANIFEST_BYTES_MAX: Final = 256 * 1024
@@ -207,6 +209,11 @@ def check_places(source: str, target: Target, targets: Targets) -> None:
             raise PublishRefusedError(
                 f"the source {source!r} and the target {other} lie one within the other"
             )
+
+
+def is_manifest_name(key: str) -> bool:
+    """Whether a key is one that a target's manifest has, be there such a target or not yet."""
+    return key == MANIFEST_NAME or key.endswith(_MANIFEST_END)
 
 
 def overlap(one: str, other: str) -> bool:

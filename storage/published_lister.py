@@ -5,7 +5,7 @@ stretch by stretch; the pages of one stretch follow each other by the position a
 what the token carries: a position, and the generation of the target that it lies in.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -24,6 +24,9 @@ from storage.publish import (
     source_query,
     target_result,
 )
+
+OnGeneration = Callable[[int | None], None]
+"""Hears of which generation a page will be, before it is listed; None of a page outside of targets. The last word counts."""
 
 _NOTHING: Final = ListResult((), (), is_truncated=False)
 
@@ -53,6 +56,11 @@ class PointerSource(Protocol):
         ...
 
 
+def unheard(generation: int | None) -> None:
+    """Take no notice."""
+    del generation
+
+
 class PublishedLister:
     """Answers listings by the names that clients see."""
 
@@ -60,8 +68,8 @@ class PublishedLister:
         self._lister = lister
         self._pointers = pointers
 
-    async def page(self, query: ListQuery) -> ListResult:
-        """Give one page; errors as `Lister.list`.
+    async def page(self, query: ListQuery, on_generation: OnGeneration = unheard) -> ListResult:
+        """Give one page; errors as `Lister.list`, which are of the generation that was said before.
 
         Raises:
             GenerationGoneError: The generation that the listing began with cannot be listed any more.
@@ -69,39 +77,55 @@ class PublishedLister:
         targets = self._pointers.targets.of_bucket(query.bucket)
         for target in targets:
             if query.prefix.startswith(target.prefix):
-                return await self._shown(query, await self._pointer(query, target))
+                pointer = await self._pointer(query, target, on_generation)
+                return await self._shown(query, pointer, on_generation)
+        if query.generation and not any(query.after.name.startswith(target.prefix) for target in targets):
+            on_generation(query.generation)
+            raise GenerationGoneError(
+                f"what was listed in generation {query.generation} is no published target any more; "
+                "begin the listing anew"
+            )
         crossed = [target for target in targets if runs_through(query, target)]
         if not crossed or not query.max_keys:
             return await self._lister.list(query)
-        return await self._stretch(query, crossed)
+        return await self._stretch(query, crossed, on_generation)
 
-    async def _pointer(self, query: ListQuery, target: Target) -> Pointer:
+    async def _pointer(self, query: ListQuery, target: Target, on_generation: OnGeneration) -> Pointer:
         """Give the pointer that a page is of: that of the page before, where there was one."""
         is_continued = query.after.name.startswith(target.prefix)
+        # Should it be gone, that is an answer of this generation, too.
+        on_generation(query.generation if is_continued else None)
         return await self._pointers.pointer(target, query.generation if is_continued else None)
 
-    async def _stretch(self, query: ListQuery, crossed: Sequence[Target]) -> ListResult:
+    async def _stretch(
+        self, query: ListQuery, crossed: Sequence[Target], on_generation: OnGeneration
+    ) -> ListResult:
         """Give a page of the first stretch that has one."""
         for target in crossed:
             if is_behind(query.after, target.prefix):
                 continue
-            pointer = await self._pointer(query, target)
+            pointer = await self._pointer(query, target, on_generation)
             if not pointer.source:
                 continue  # a prefix like any other
             within = query.after
             if not within.name.startswith(target.prefix):
+                on_generation(None)
                 page = before_target(await self._lister.list(query), target)
                 if page.key_count:
                     return page
                 within = Position()
-            page = await self._shown(replace(query, prefix=target.prefix, after=within), pointer)
+            page = await self._shown(
+                replace(query, prefix=target.prefix, after=within), pointer, on_generation
+            )
             if page.key_count:
                 return page if page.is_truncated else continued(page)
             query = replace(query, after=Position(target.prefix, is_prefix=True))
+        on_generation(None)
         return await self._lister.list(query)
 
-    async def _shown(self, query: ListQuery, pointer: Pointer) -> ListResult:
+    async def _shown(self, query: ListQuery, pointer: Pointer, on_generation: OnGeneration) -> ListResult:
         """Give a page within a target, of one generation."""
+        on_generation(pointer.generation)
         if not pointer.source:
             return replace(await self._lister.list(query), generation=pointer.generation)
         wanted = source_query(query, pointer)

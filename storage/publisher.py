@@ -1,6 +1,7 @@
 """Carry out a publish: flush the source, list it, write the manifest, journal the pointer. Or copy it.
 
     flush everything under the source ─> read the origin's manifest ─> list the source at the origin
+        ─> let writes at the target end that are under way ─> does anything lie there?
         ─> PUT the manifest, if the origin still holds the one that was read ─> PointerSet through the door ─> shown
 
 The PUT is the switch. An attempt of it without an answer is looked for: if the origin holds the manifest of this publish, it
@@ -36,6 +37,7 @@ from storage.errors import (
 )
 from storage.flush_events import BarrierBlocked, Scope
 from storage.flush_waits import Barrier, FlushWaits
+from storage.keyqueue import KeyQueue
 from storage.lister import Lister
 from storage.listing import ListQuery
 from storage.origin.client import OriginClient
@@ -44,6 +46,7 @@ from storage.origin.wire import OutgoingBody
 from storage.passing import Passing
 from storage.pointers import Found, Pointers
 from storage.publish import (
+    MANIFEST_NAME,
     KeyDigest,
     Manifest,
     Target,
@@ -63,6 +66,9 @@ COPIES_MAX: Final = 16
 """Copies of one publish that are at the origin at a time."""
 
 FAILURES_SHOWN_MAX: Final = 100
+
+WRITES_WAIT_S: Final = 60.0
+"""So long a switch waits for writes at the target that began before its policy came into force."""
 
 WRITE_ATTEMPTS_MAX: Final = 6
 WRITE_RETRY_S: Final = 0.5
@@ -86,6 +92,7 @@ class PublisherParts:
     origin: OriginClient
     passing: Passing
     through: Through
+    queue: KeyQueue
     waits: FlushWaits
     remaining: Callable[[int], int]
     clock: Clock
@@ -253,12 +260,33 @@ class Publisher:
                     f"{target} is published already, generation {found.manifest.generation}: "
                     f"copies would lie behind it; delete {target.manifest} at the origin first"
                 )
-        elif found.manifest is None:
-            page = await self._parts.lister.list(ListQuery(target.bucket, target.prefix, max_keys=1))
-            if page.entries:
+            return
+        # Of whatever generation the target is: another gateway may have acknowledged a write before it knew of the target.
+        page = await self._parts.lister.list(ListQuery(target.bucket, target.prefix, max_keys=2))
+        for entry in page.entries:
+            if entry.key != target.manifest.key:
                 raise PublishConflictError(
-                    f"s3://{target.bucket}/{page.entries[0].key} lies at the target, and would be hidden"
+                    f"s3://{target.bucket}/{entry.key} lies at the target, and would be hidden"
                 )
+
+    async def _check_last(self, job: _Job, found: Found) -> None:
+        """Look once more, when nothing can come to the target through this gateway any more, just before the switch.
+
+        Raises:
+            PublishConflictError: Something came while the source was flushed and listed, or may still come.
+            PublishRefusedError: The policies have changed meanwhile.
+        """
+        target = job.target
+        check_places(job.source, target, self._parts.pointers.targets)
+        try:
+            async with asyncio.timeout(WRITES_WAIT_S):
+                # Those behind them find the target read-only in their turn.
+                await self._parts.queue.writes_left(target.bucket, target.prefix)
+        except TimeoutError as error:
+            raise PublishConflictError(
+                f"writes at {target} do not end that began before it was one"
+            ) from error
+        await self._check_target(target, found, is_copy=False)
 
     async def _flush(self, job: _Job) -> None:
         """Bring all to the origin that is acknowledged under the source now."""
@@ -302,6 +330,7 @@ class Publisher:
         await self._check_target(job.target, found, is_copy=False)
         digest = await self._digest(job)
         job.begin("switching")
+        await self._check_last(job, found)
         now_s = self._parts.clock.wall_s()
         manifest = next_manifest(
             found.manifest,
@@ -346,7 +375,7 @@ class Publisher:
             OriginError: The origin refused; or it gave no answer, and whether it switched is unknown.
         """
         body, wait_s = _body(encode_manifest(manifest)), WRITE_RETRY_S
-        async with self._parts.through.operation(target.manifest) as passed:
+        async with self._parts.through.operation(target.manifest, is_own=True) as passed:
             for attempt in range(1, WRITE_ATTEMPTS_MAX + 1):
                 try:
                     return Found(manifest, await self._put(target, body, before))
@@ -406,7 +435,9 @@ class Publisher:
             for start in range(0, len(page.objects), COPIES_MAX):
                 async with asyncio.TaskGroup() as group:
                     for listed in page.objects[start : start + COPIES_MAX]:
-                        group.create_task(self._copy_one(job, listed.key))
+                        # That of an earlier use as a target would be the new target's pointer.
+                        if listed.key != job.source + MANIFEST_NAME:
+                            group.create_task(self._copy_one(job, listed.key))
         if job.failed:
             raise PublishConflictError(f"{job.failed} of {digest.keys} objects could not be copied")
         async for page in self._pages(bucket, target.prefix):
@@ -420,6 +451,7 @@ class Publisher:
                 ObjectName(bucket, key),
                 ObjectName(bucket, moved(key, job.source, job.target.prefix)),
                 (),
+                is_own=True,
             )
         except StorageError as error:
             job.note_failure(key, error)

@@ -263,6 +263,7 @@ class StatusReport(msgspec.Struct, frozen=True):
         failure: Why writes are refused, and how re-opening the directory stands; "" while they are accepted.
         unreadable: Acknowledged objects whose bytes can be read neither here nor at the origin, each with the reason.
         reopenings: How often the directory was opened again after a failure of its disk.
+        hidden: Bucket and key of acknowledged objects that lie under a published target and are not at the origin.
         settings_failure: Why the last reload of the settings was refused; the gateway's to fill in, "" where none was.
         scrub_done_at_s: Wall time at which the last whole round of the scrub ended, 0 before.
     """
@@ -297,3 +298,4 @@ class StatusReport(msgspec.Struct, frozen=True):
     scrub_damaged_dirty: int = 0
     open_upload_bytes: int = 0
     early_bytes: int = 0
+    hidden: tuple[tuple[str, str], ...] = ()

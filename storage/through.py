@@ -68,7 +68,7 @@ class Passed:
 class Through:
     """Gives passed-through operations their turn."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts it works with
         self,
         *,
         queue: KeyQueue,
@@ -77,6 +77,7 @@ class Through:
         commit: Commit,
         flusher: FlushDoor,
         policies: Callable[[], PolicyTable],
+        check_writable: Callable[[ObjectName], None],
     ) -> None:
         self._queue = queue
         self._generations = generations
@@ -84,9 +85,12 @@ class Through:
         self._commit = commit
         self._flusher = flusher
         self._policies = policies
+        self._check_writable = check_writable
 
     @asynccontextmanager
-    async def operation(self, name: ObjectName, *, replaces: bool = False) -> AsyncIterator[Passed]:
+    async def operation(
+        self, name: ObjectName, *, replaces: bool = False, is_own: bool = False
+    ) -> AsyncIterator[Passed]:
         """Hold the key alone, flushed, while the block works on it at the origin.
 
         Args:
@@ -94,8 +98,10 @@ class Through:
             replaces: The block unconditionally replaces or deletes the object, so a quarantined change of it need not
             be
                 at the origin first: once the block has succeeded it is discarded.
+            is_own: The block is part of a publish, which writes where clients may not.
 
         Raises:
+            ReadOnlyError: The key became one that no client writes while the turn was waited for; nothing was done.
             QuarantinedError: The origin refused the key's newest change, and the block does not replace it.
             OriginError: The flush failed.
             UnknownOutcomeError: The disk does not take what must be written down; what the block did stands.
@@ -105,6 +111,8 @@ class Through:
             # What the origin is told must be forgotten here afterwards.
             self._applier.check_open()
             quarantined = await self._flush_first(place, name, replaces=replaces)
+            if not is_own:
+                self._check_writable(name)
             with self._generations.writing(name):
                 if self._policies().find(name).freshness.mode is FreshnessMode.IMMUTABLE:
                     await self._commit.commit(Forgotten(FORMAT, name.bucket, name.key))

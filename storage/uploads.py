@@ -92,6 +92,7 @@ class UploadsParts:
     instance_id: str
     epoch: int
     draw_bits: Callable[[int], int]
+    check_writable: Callable[[ObjectName], None]
 
 
 class Uploads:
@@ -171,7 +172,8 @@ class Uploads:
                     extents=intake.extents,
                 )
                 async with self._turn(name.bucket, upload_id):
-                    # The upload may have ended while the body came.
+                    # The upload may have ended while the body came, or its place become read-only.
+                    self._parts.check_writable(name)
                     self.open_upload(name, upload_id)
                     await self._parts.commit.commit(PartUploaded(FORMAT, upload_id, part), body=intake.tiny)
         finally:
@@ -211,7 +213,7 @@ class Uploads:
         self, upload: UploadRecord, sizes: tuple[PartSize, ...], checksums: tuple[Checksum, ...]
     ) -> PutResult:
         name = ObjectName(upload.bucket, upload.key)
-        async with write_turn(self._parts.facts, self._parts.queue, name):
+        async with write_turn(self._parts.facts, self._parts.queue, name, self._parts.check_writable):
             base = await self._parts.conflicts.base(name)
             now_s = self._parts.clock.wall_s()
             record = ObjectRecord(

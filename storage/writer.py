@@ -11,7 +11,7 @@ goes through instead.
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -26,7 +26,7 @@ from storage.clock import Clock
 from storage.commit import Commit
 from storage.conflict_rules import NO_BASE, Base
 from storage.conflicts import Conflicts
-from storage.errors import OriginError, OverloadedError, StorageError
+from storage.errors import OriginError, OverloadedError, ReadOnlyError, StorageError
 from storage.facts_table import FactsTable
 from storage.generations import Generations
 from storage.ids import Ids
@@ -80,6 +80,7 @@ class WriterParts:
     clock: Clock
     workers: Workers
     held: HeldBodies
+    check_writable: Callable[[ObjectName], None]
     epoch: int
 
 
@@ -144,7 +145,7 @@ class Writer:
             self._parts.backlog.settle(size)
 
     async def _commit_put(self, request: PutRequest, content: Content, intake: Intake) -> PutResult:
-        async with write_turn(self._parts.facts, self._parts.queue, request.name):
+        async with self._turn(request.name):
             base = await self._parts.conflicts.base(request.name)
             now_s = self._parts.clock.wall_s()
             record = self._record(request, intake, content, now_s)
@@ -152,6 +153,9 @@ class Writer:
             with self._parts.generations.writing(request.name):
                 await self._parts.commit.commit(Put(FORMAT, record, entry), body=intake.tiny)
         return PutResult(record.etag, record.last_modified_s, record.checksums)
+
+    def _turn(self, name: ObjectName) -> AbstractAsyncContextManager[None]:
+        return write_turn(self._parts.facts, self._parts.queue, name, self._parts.check_writable)
 
     def _record(self, request: PutRequest, intake: Intake, content: Content, now_s: float) -> ObjectRecord:
         return ObjectRecord(
@@ -222,6 +226,8 @@ class Writer:
                     return await self.delete(name, credential_id=credential_id)
             except OriginError as error:
                 return DeleteResult(name.key, error.code or "InternalError", str(error))
+            except ReadOnlyError as error:
+                return DeleteResult(name.key, "AccessDenied", str(error))
             except StorageError as error:
                 return DeleteResult(name.key, "SlowDown" if error.retryable else "InternalError", str(error))
 
@@ -236,7 +242,7 @@ class Writer:
         return mode is WriteMode.BACK and self._parts.inlet.has_record_room()
 
     async def _delete_back(self, name: ObjectName, credential_id: str) -> None:
-        async with write_turn(self._parts.facts, self._parts.queue, name):
+        async with self._turn(name):
             base = await self._parts.conflicts.base(name)
             entry = self._entry(name, None, base, self._parts.clock.wall_s(), credential_id)
             with self._parts.inlet.watching_disk(), self._parts.generations.writing(name):
@@ -317,10 +323,13 @@ class Writer:
 
 
 @asynccontextmanager
-async def write_turn(facts: FactsTable, queue: KeyQueue, name: ObjectName) -> AsyncIterator[None]:
+async def write_turn(
+    facts: FactsTable, queue: KeyQueue, name: ObjectName, check_writable: Callable[[ObjectName], None]
+) -> AsyncIterator[None]:
     """Give a write-back its turn of the key, in a bucket that is not being deleted.
 
     Raises:
+        ReadOnlyError: The key became one that no client writes, while its body came or the turn was waited for.
         NoSuchBucketError: The bucket was deleted meanwhile.
         OverloadedError: Too many wait for the key.
     """
@@ -329,6 +338,7 @@ async def write_turn(facts: FactsTable, queue: KeyQueue, name: ObjectName) -> As
         await facts.facts(name.bucket)
         async with queue.turn(name, Turn.WRITE_BACK):
             if not facts.is_closed(name.bucket):
+                check_writable(name)
                 yield
                 return
 

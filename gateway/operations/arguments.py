@@ -37,9 +37,11 @@ def object_name(request: S3Request) -> ObjectName:
     return ObjectName(request.bucket, request.key)
 
 
-def name_generation(context: OperationContext, generation: int) -> None:
-    """Have the answer, an error too, say of which generation of a published target it is."""
-    context.stamps.append((GENERATION, str(generation)))
+def name_generation(context: OperationContext, generation: int | None) -> None:
+    """Have the answer, an error too, say of which generation of a published target it is, None: of none; the last word counts."""
+    context.stamps[:] = [stamp for stamp in context.stamps if stamp[0] != GENERATION]
+    if generation is not None:
+        context.stamps.append((GENERATION, str(generation)))
 
 
 def quoted(etag: str) -> str:

@@ -1,5 +1,7 @@
 """ListObjects and ListObjectsV2."""
 
+from functools import partial
+
 from gateway.context import OWNER, OperationContext, S3Response, xml_response
 from gateway.operations.arguments import count_parameter, is_url_encoded, name_generation
 from gateway.s3 import documents_out, tokens
@@ -70,10 +72,7 @@ async def list_objects(context: OperationContext, request: S3Request) -> S3Respo
 
 
 async def _page(context: OperationContext, wanted: ListQuery) -> ListResult:
-    page = await context.store.list_objects(wanted)
-    if page.generation is not None:
-        name_generation(context, page.generation)
-    return page
+    return await context.store.list_objects(wanted, partial(name_generation, context))
 
 
 def _query(request: S3Request, after: Position, generation: int | None) -> ListQuery:

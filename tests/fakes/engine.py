@@ -15,7 +15,7 @@ Obvious rather than fast. A test arranges with `make_bucket` and `put`, and make
 import asyncio
 import base64
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -264,7 +264,8 @@ class FakeStore:
         self._bucket(target.bucket)[target.key] = (record, found[1])
         return PutResult(record.etag, record.last_modified_s, record.checksums)
 
-    async def list_objects(self, query: ListQuery) -> ListResult:
+    async def list_objects(self, query: ListQuery, on_generation: Callable[[int | None], None]) -> ListResult:
+        on_generation(self.generation)
         await self._called("list_objects")
         self.queries.append(query)
         keys = sorted(key for key in self._bucket(query.bucket) if key.startswith(query.prefix))

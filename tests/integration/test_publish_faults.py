@@ -130,7 +130,7 @@ async def test_a_stop_ends_a_publish_that_is_under_way() -> None:
 
         report = await running.engine.wait_publish(begun.publish_id, 0.0)
     assert report.phase == "failed"
-    assert "the gateway stopped" in report.error
+    assert "cut off by a stop" in report.error
 
 
 # --- what the origin says ------------------------------------------------------------------------------------------------

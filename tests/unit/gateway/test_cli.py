@@ -204,6 +204,15 @@ def test_status_lines_when_targets_are_published() -> None:
     assert "published   s3://bucket/live/ shows staging/v7/, generation 3" in status_lines(report)
 
 
+def test_status_lines_when_writes_are_hidden_by_a_target() -> None:
+    """The operator sees which acknowledged objects a published target hides."""
+    report = replace(FakeStore().status(), hidden=(("bucket", "live/a"),))
+
+    assert "hidden      s3://bucket/live/a is acknowledged and lies under a published target" in status_lines(
+        report
+    )
+
+
 async def test_flush_waits_when_it_is_told_to(
     gateway: RunningGateway, capsys: pytest.CaptureFixture[str]
 ) -> None:

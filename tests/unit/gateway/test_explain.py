@@ -106,6 +106,56 @@ def test_explain_says_what_becomes_of_a_write(key: str, facts: BucketFacts | Non
     assert explain(SETTINGS, ObjectName("training", key), facts, "the origin is away").writes == writes
 
 
+PUBLISHED = """\
+[[policies]]
+match = "s3://training/other/*"
+
+[[policies]]
+match = "s3://training/datasets/*"
+flush_deadline = "1m"
+
+[[policies]]
+match = "s3://training/datasets/current/*"
+published = true
+freshness = "10s"
+
+[[policies]]
+match = "s3://training/datasets/current/*"
+write = "through"
+"""
+
+
+def test_explain_names_the_target_when_a_broader_table_stands_before_it() -> None:
+    """A published target holds in any order of tables, and no write is taken under it."""
+    settings = load(PUBLISHED, {}, {})
+    name = ObjectName("training", "datasets/current/x")
+
+    told = explain(settings, name, FACTS)
+    lines = explanation_lines(told)
+    beside = explain(settings, ObjectName("training", "datasets/v1/x"), FACTS)
+
+    assert (told.number, told.line, told.target) == (3, 8, "s3://training/datasets/current/")
+    assert values(told)["freshness"] == ("10s", "this table", 11)
+    assert values(told)["published"] == ("true", "this table", 10)
+    assert [one.why for one in told.passed_over] == [
+        "the key does not begin with 'other/'",
+        "a published target holds before all other tables",
+    ]
+    assert told.writes == "refused: read-only"
+    assert told.writes == explain(settings, name, None, "the origin is away").writes
+    assert lines[1] == "policy               [[policies]] number 3, line 8: s3://training/datasets/current/*"
+    assert lines[2].startswith("published target     s3://training/datasets/current/:")
+    assert "a write is           refused: read-only" in lines
+    assert (beside.number, beside.target) == (2, "")
+
+
+def test_explain_says_that_a_manifest_is_not_written() -> None:
+    """The name is refused where no target is, too."""
+    told = explain(SETTINGS, ObjectName("training", "a/.forebay-published"), FACTS)
+
+    assert told.writes == "refused: the name .forebay-published is kept for forebay publish"
+
+
 def test_explanation_lines_read_as_a_page() -> None:
     """People get the place, the table, the values, the write and what was passed over, a line each."""
     lines = explanation_lines(explain(SETTINGS, ObjectName("other", "checkpoints/a"), FACTS))

@@ -180,6 +180,30 @@ async def test_turn_is_given_back_when_the_work_fails() -> None:
     assert queue.is_idle(K)
 
 
+async def test_writes_have_left_when_those_before_have_and_not_those_that_came_later() -> None:
+    """Whoever works under a prefix or waits there is waited for; flushes, other keys and whoever comes later are not."""
+    queue = KeyQueue()
+    writes = [Worker(queue, Turn.THROUGH), Worker(queue, Turn.WRITE_BACK)]
+    others = [Worker(queue, Turn.FLUSH, ObjectName("b", "k2")), Worker(queue, Turn.THROUGH, OTHER)]
+    await settle()
+    waiting = asyncio.get_running_loop().create_task(queue.writes_left("b", "k"))
+    await settle()
+    later = Worker(queue, Turn.WRITE_BACK)
+
+    writes[0].leave.set()
+    await settle()
+    is_early = waiting.done()
+    writes[1].leave.set()
+    await settle()
+
+    assert not is_early
+    assert waiting.done()
+    assert later.has_turn()
+    for worker in (*others, later):
+        worker.leave.set()
+        await worker.task
+
+
 async def test_flush_passes_when_a_passed_through_operation_lets_it() -> None:
     """Flushes go ahead, past all who wait; writes do not; and at the end of the block the operation is alone again."""
     queue = KeyQueue()

@@ -215,6 +215,48 @@ async def test_a_listing_begins_anew_when_its_target_was_not_published_then() ->
         await lister.page(replace(query, after=Position("m/live/a"), generation=first.generation))
 
 
+@pytest.mark.parametrize("prefix", [LIVE.prefix, "m/", ""])
+async def test_a_listing_ends_with_an_error_when_its_target_is_none_any_more(prefix: str) -> None:
+    """A reload took `published` away between two pages: what follows is not the empty rest of a prefix like any other."""
+    world = World({"s/1/a", "s/1/b", "z"}, {LIVE: ["s/1/"]})
+    lister = PublishedLister(world, world)
+    query = ListQuery("bucket", prefix, max_keys=1)
+
+    first = await lister.page(query)
+    world.targets = Targets()
+    going_on = replace(query, after=Position("m/live/a"), generation=first.generation)
+
+    assert (first.generation, [entry.key for entry in first.entries]) == (1, ["m/live/a"])
+    with pytest.raises(GenerationGoneError, match="begin the listing anew"):
+        await lister.page(going_on)
+    unpublished = await lister.page(replace(going_on, generation=0))
+    assert unpublished.generation is None
+
+
+async def test_the_generation_is_said_before_the_page_is_listed() -> None:
+    """Whoever answers for a listing knows its generation when it fails; of stretches that were empty nothing stays."""
+    world = World({"m/a", "s/1/a", "m/z"}, {LIVE: ["s/1/"], OTHER: ["s/none/"]})
+    lister = PublishedLister(world, world)
+    heard: list[list[int | None]] = []
+    queries = [
+        ListQuery("bucket", LIVE.prefix),
+        ListQuery("bucket", "m/"),
+        ListQuery("bucket", "m/", after=Position("m/a")),
+        ListQuery("bucket", "m/", after=Position("m/live/a"), generation=1),
+    ]
+    pages = []
+    for query in queries:
+        heard.append([])
+        pages.append(await lister.page(query, heard[-1].append))
+    failed: list[int | None] = []
+    for after, generation in ((Position("m/live/a"), 9), (Position("m/gone/a"), 4)):
+        with pytest.raises(GenerationGoneError):
+            await lister.page(ListQuery("bucket", "m/", after=after, generation=generation), failed.append)
+
+    assert [said[-1] for said in heard] == [page.generation for page in pages] == [1, None, 1, None]
+    assert failed == [9, 4]
+
+
 async def test_nothing_is_asked_twice_when_a_bucket_has_no_target() -> None:
     """Listings that touch no target go to the plain lister as they are."""
     world = World({"a"})

@@ -7,7 +7,13 @@ import pytest
 
 from storage.cached import ForgetClean
 from storage.commit import Receipt
-from storage.errors import OriginRefusedError, OriginUnavailableError, QuarantinedError, UnknownOutcomeError
+from storage.errors import (
+    OriginRefusedError,
+    OriginUnavailableError,
+    QuarantinedError,
+    ReadOnlyError,
+    UnknownOutcomeError,
+)
 from storage.generations import Generations
 from storage.keyqueue import KeyQueue, Turn
 from storage.policy import Freshness, FreshnessMode, Policy, PolicyTable
@@ -28,6 +34,7 @@ class Bench:
         self.entry: DirtyEntry | None = None
         self.refusal = ""
         self.flush_error: Exception | None = None
+        self.read_only: set[ObjectName] = set()
         self.queue = KeyQueue()
         self.generations = Generations()
         table = PolicyTable(default=Policy(freshness=Freshness(mode=freshness)))
@@ -38,9 +45,15 @@ class Bench:
             commit=self,  # type: ignore[arg-type]  # likewise
             flusher=self,
             policies=lambda: table,
+            check_writable=self.check_writable,
         )
 
     # --- the parts ---
+
+    def check_writable(self, name: ObjectName) -> None:
+        """Refuse what became read-only."""
+        if name in self.read_only:
+            raise ReadOnlyError(f"{name} is read-only")
 
     def check_open(self) -> None:
         """The index takes changes."""
@@ -253,3 +266,21 @@ async def test_turn_is_given_back_when_the_disk_refuses_to_forget() -> None:
         await bench.pass_through()
 
     assert len(bench.queue) == 0
+
+
+async def test_nothing_is_sent_when_the_key_became_read_only_while_it_waited() -> None:
+    """The key is asked about in its turn, so a target that came into force meanwhile is not written to; a publish may."""
+    bench = Bench()
+    async with bench.queue.turn(NAME, Turn.THROUGH):
+        waiting = asyncio.get_running_loop().create_task(bench.pass_through())
+        await pause()
+        bench.read_only.add(NAME)
+
+    with pytest.raises(ReadOnlyError):
+        await waiting
+    refused = list(bench.done)
+    async with bench.through.operation(NAME, is_own=True):
+        bench.done.append("own")
+
+    assert refused == []
+    assert bench.done == ["own", "forget"]

@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # ships no types
 
-from storage.errors import GenerationGoneError, PublishConflictError, ReadOnlyError
+from storage.errors import (
+    GenerationGoneError,
+    OriginUnavailableError,
+    PublishConflictError,
+    ReadOnlyError,
+)
 from storage.listing import Position
 from storage.publish import View
 from storage.types import ObjectName
@@ -140,6 +145,25 @@ async def test_pages_carry_their_generation_when_a_listing_goes_on(
         (7, Position("live/a")),
         (7, Position("live/b")),
     ]
+
+
+@pytest.mark.parametrize("version", ["&list-type=2", ""])
+async def test_a_listing_that_fails_says_its_generation(gateway: RunningGateway, version: str) -> None:
+    """A LIST that ends in an error of the origin names the generation that it would have been of."""
+    gateway.store.generation = 7
+    gateway.store.fail["list_objects"] = OriginUnavailableError("away", status=0, code="Timeout")
+
+    failed = await ask(gateway, "GET", f"/bucket?prefix=live%2F{version}")
+    gateway.store.fail["list_objects"] = GenerationGoneError("begin the listing anew")
+    gone = await ask(gateway, "GET", f"/bucket?prefix=live%2F{version}")
+    gateway.store.generation = None
+    gateway.store.fail["list_objects"] = GenerationGoneError("begin the listing anew")
+    elsewhere = await ask(gateway, "GET", f"/bucket?prefix=live%2F{version}")
+
+    assert (failed.status, failed.headers["x-forebay-generation"]) == (503, "7")
+    assert (gone.status, gone.headers["x-forebay-generation"]) == (400, "7")
+    assert elsewhere.status == 400
+    assert "x-forebay-generation" not in elsewhere.headers
 
 
 async def test_a_token_from_before_is_of_no_generation(gateway: RunningGateway) -> None:
