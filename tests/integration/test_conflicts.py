@@ -237,6 +237,19 @@ async def test_a_conflict_of_the_moment_is_tried_again() -> None:
         assert reasons(running) == {}
 
 
+async def test_conflicts_of_the_moment_suspend_no_bucket_when_there_are_many_in_a_row() -> None:
+    """An origin that answers 409 is there: others of its bucket are flushed however often one key meets it."""
+    conflict = {"status": 409, "code": "ConditionalRequestConflict"}
+    async with running_engine(policy=GUARDED, flush=QUICK) as running:
+        running.origin.faults.add(Fault(operation="PutObject", key=f"{BUCKET}/k*", times=-1, **conflict))  # type: ignore[arg-type]  # two fields
+        for n in range(4):
+            await running.put(f"k{n}", b"body")
+        await until(lambda: running.origin.requests_of("PutObject") > 2 * QUICK.away_after)
+
+        assert running.engine.status().suspended_buckets == ()
+        running.origin.faults.clear()
+
+
 async def test_a_write_is_not_acknowledged_when_its_base_cannot_be_asked_for() -> None:
     """Without the origin a new key is refused; one whose row is fresh is acknowledged as ever."""
     async with running_engine(policy=HELD, flush=QUICK) as running:
