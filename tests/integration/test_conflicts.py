@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage.errors import OriginUnavailableError
+from storage.errors import BaseUnknownError
 from storage.flush_events import FlushSettings
 from storage.policy import OnConflict, Policy
 from storage.records import DirtyEntry
@@ -250,15 +250,27 @@ async def test_conflicts_of_the_moment_suspend_no_bucket_when_there_are_many_in_
         running.origin.faults.clear()
 
 
-async def test_a_write_is_not_acknowledged_when_its_base_cannot_be_asked_for() -> None:
-    """Without the origin a new key is refused; one whose row is fresh is acknowledged as ever."""
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [
+        (403, "AccessDenied", "lacks s3:ListBucket"),
+        (400, "ExpiredToken", "the origin answered 400"),
+        (500, "InternalError", "the origin answered 500"),
+    ],
+)
+async def test_a_write_is_not_acknowledged_when_its_base_cannot_be_asked_for(
+    status: int, code: str, said: str
+) -> None:
+    """However the origin does not say what it holds, a new key is told to come again and why; a fresh one is as ever."""
     async with running_engine(policy=HELD, flush=QUICK) as running:
         running.origin.store.put(BUCKET, "known", b"theirs")
         await running.get("known")
-        running.origin.faults.add(Fault(operation="HeadObject", times=-1, status=500))
+        running.origin.faults.add(Fault(operation="HeadObject", times=-1, status=status, code=code))
 
-        with pytest.raises(OriginUnavailableError):
-            await running.put("k", b"body")
+        for write in (running.put("k", b"body"), delete(running, "k")):
+            with pytest.raises(BaseUnknownError, match=said) as raised:
+                await write
+            assert raised.value.retryable
         await running.put("known", b"ours")
 
         assert entry_of(running, "known").base_etag == md5(b"theirs")
