@@ -2,11 +2,11 @@
 
 import pytest
 
-from storage.errors import BaseUnknownError
+from storage.errors import BaseUnknownError, OriginRefusedError
 from storage.flush_events import FlushSettings
 from storage.policy import OnConflict, Policy
 from storage.records import DirtyEntry
-from storage.types import ObjectName, WriteMode
+from storage.types import MIB, ObjectName, WriteMode
 from tests.fakes.origin_faults import Fault
 from tests.fakes.running_engine import BUCKET, BytesContent, RunningEngine, running_engine
 from tests.fakes.writing import PART, delete, flushed, md5, pause, request, until, upload
@@ -125,6 +125,38 @@ async def test_what_is_written_through_or_under_the_default_asks_nothing_of_othe
 
         assert asked == 0
         assert (at_origin(running, "through"), at_origin(running, "plain")) == (b"ours", b"ours")
+
+
+async def test_only_the_time_from_the_acknowledgement_to_the_flush_is_guarded() -> None:
+    """What was there before is written over; of two writes through here the later wins; one without room here goes through."""
+    async with running_engine(policy=HELD, flush=QUICK, dirty_bytes_limit=MIB, dirty_wait_s=0.05) as running:
+        running.origin.store.put(BUCKET, "there before", b"robot A, before")
+        running.origin.store.put(BUCKET, "no room", b"robot A, before")
+        await running.put("there before", b"robot B")
+        await running.put("twice", b"robot A")
+        await running.put("twice", b"robot B")
+        await running.put("no room", b"b" * MIB)
+        passed = at_origin(running, "no room")
+        await flushed(running)
+
+        assert passed == b"b" * MIB
+        assert [at_origin(running, key) for key in ("there before", "twice")] == [b"robot B", b"robot B"]
+        assert reasons(running) == {}
+
+
+async def test_a_name_is_never_written_over_when_the_client_says_if_none_match() -> None:
+    """The second gets the origin's 412, whether the first is at the origin or waits here."""
+    once = {"origin_reason": "conditional", "origin_headers": (("if-none-match", "*"),)}
+    async with running_engine(policy=HELD, flush=QUICK) as running:
+        running.origin.store.put(BUCKET, "there before", b"robot A")
+        await running.put("waits here", b"robot A")
+
+        for key in ("there before", "waits here"):
+            with pytest.raises(OriginRefusedError) as refused:
+                await running.engine.put_object(request(key, **once), BytesContent(b"robot B"))
+            assert refused.value.status == 412
+
+        assert [at_origin(running, key) for key in ("there before", "waits here")] == [b"robot A"] * 2
 
 
 # --- our own -------------------------------------------------------------------------------------------------------------
