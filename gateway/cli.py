@@ -252,6 +252,10 @@ def status_lines(report: StatusReport) -> list[str]:
     lines += [f"unreadable  {name}: {reason}" for name, reason in report.unreadable]
     lines += [f"suspended   {bucket}: {reason}" for bucket, reason in report.suspended_buckets]
     lines += [
+        f"unguarded   {bucket}: the origin ignores conditions of writes, so on_conflict = quarantine can miss another writer"
+        for bucket in report.ignoring_conditions
+    ]
+    lines += [
         f"published   s3://{one.bucket}/{one.target} shows {one.source}, generation {one.generation}"
         for one in report.pointers
     ]

@@ -157,6 +157,7 @@ def status_report(
         scrub_damaged_dirty=stats.scrub_damaged["dirty"],
         open_upload_bytes=components.early_planner.bytes_received,
         early_bytes=components.early_planner.bytes_at_origin,
+        ignoring_conditions=components.probe.ignoring(),
     )
 
 

@@ -265,6 +265,7 @@ class StatusReport(msgspec.Struct, frozen=True):
         reopenings: How often the directory was opened again after a failure of its disk.
         settings_failure: Why the last reload of the settings was refused; the gateway's to fill in, "" where none was.
         scrub_done_at_s: Wall time at which the last whole round of the scrub ended, 0 before.
+        ignoring_conditions: Buckets whose origin was found to ignore conditions of writes (policy `on_conflict`).
     """
 
     instance_id: str
@@ -297,3 +298,4 @@ class StatusReport(msgspec.Struct, frozen=True):
     scrub_damaged_dirty: int = 0
     open_upload_bytes: int = 0
     early_bytes: int = 0
+    ignoring_conditions: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ from storage.errors import BaseUnknownError, OriginRefusedError
 from storage.flush_events import FlushSettings
 from storage.policy import OnConflict, Policy
 from storage.records import DirtyEntry
+from storage.requests import PutRequest
 from storage.types import MIB, ObjectName, WriteMode
 from tests.fakes.origin_faults import Fault
 from tests.fakes.running_engine import BUCKET, BytesContent, RunningEngine, running_engine
@@ -34,6 +35,11 @@ def entry_of(running: RunningEngine, key: str = "k") -> DirtyEntry:
     entry = running.engine._components.dirty_rows.newest(ObjectName(BUCKET, key))
     assert entry is not None, key
     return entry
+
+
+def once(key: str) -> PutRequest:
+    """Make a request that must not write over anything."""
+    return request(key, origin_reason="conditional", origin_headers=(("if-none-match", "*"),))
 
 
 # --- another writer ------------------------------------------------------------------------------------------------------
@@ -146,17 +152,73 @@ async def test_only_the_time_from_the_acknowledgement_to_the_flush_is_guarded() 
 
 async def test_a_name_is_never_written_over_when_the_client_says_if_none_match() -> None:
     """The second gets the origin's 412, whether the first is at the origin or waits here."""
-    once = {"origin_reason": "conditional", "origin_headers": (("if-none-match", "*"),)}
     async with running_engine(policy=HELD, flush=QUICK) as running:
         running.origin.store.put(BUCKET, "there before", b"robot A")
         await running.put("waits here", b"robot A")
 
         for key in ("there before", "waits here"):
             with pytest.raises(OriginRefusedError) as refused:
-                await running.engine.put_object(request(key, **once), BytesContent(b"robot B"))
+                await running.engine.put_object(once(key), BytesContent(b"robot B"))
             assert refused.value.status == 412
 
         assert [at_origin(running, key) for key in ("there before", "waits here")] == [b"robot A"] * 2
+
+
+async def test_an_origin_that_ignores_conditions_is_found_out_and_looked_at_before_each_put() -> None:
+    """It is asked with one write to a name of ours that is removed; then a HEAD does what the condition would, and says so."""
+    async with running_engine(policy=HELD, flush=QUICK) as running:
+        store = running.origin.store
+        store.heeds_conditions = False
+        store.put(BUCKET, "changed", b"before")
+        for key in ("changed", "alone"):
+            await running.put(key, b"ours")
+        await upload(running, "parts", [b"a" * PART, b"b"])
+        for key in ("changed", "parts"):
+            store.put(BUCKET, key, b"theirs")
+
+        await flushed(running)
+
+        assert [at_origin(running, key) for key in ("changed", "parts", "alone")] == [
+            b"theirs",
+            b"theirs",
+            b"ours",
+        ]
+        assert sorted(reasons(running)) == ["changed", "parts"]
+        assert sorted(store.buckets[BUCKET].objects) == ["alone", "changed", "parts"]
+        assert running.engine.status().ignoring_conditions == (BUCKET,)
+
+
+async def test_an_origin_that_heeds_conditions_is_asked_once_and_nothing_is_written() -> None:
+    """One request a bucket, whatever comes after; its name is drawn and lies where the policy does."""
+    under = Policy(bucket=BUCKET, prefix="rec/", on_conflict=OnConflict.QUARANTINE, flush_delay_s=600)
+    async with running_engine(policy=under, flush=QUICK) as running:
+        for n in range(5):
+            await running.put(f"rec/{n}", b"ours")
+        await flushed(running)
+
+        assert running.origin.requests_of("PutObject") == 6
+        assert sorted(running.origin.store.buckets[BUCKET].objects) == [f"rec/{n}" for n in range(5)]
+        assert running.engine.status().ignoring_conditions == ()
+
+
+async def test_changes_are_sent_when_it_is_not_known_whether_conditions_are_heeded() -> None:
+    """An origin that does not answer the question, or refuses it, is sent the changes with their conditions all the same."""
+    under = Policy(bucket=BUCKET, prefix="rec/", on_conflict=OnConflict.QUARANTINE, flush_delay_s=600)
+    for status, code, asked in ((500, "InternalError", 3), (403, "AccessDenied", 1)):
+        async with running_engine(policy=under, flush=QUICK) as running:
+            probes = f"{BUCKET}/rec/.forebay-probe-*"
+            running.origin.faults.add(
+                Fault(operation="PutObject", key=probes, times=-1, status=status, code=code)
+            )
+            for key in ("a", "b", "c", "d", "e"):
+                await running.put(key, b"ours")
+            running.origin.store.put(BUCKET, "e", b"theirs")
+            await flushed(running)
+
+            assert running.origin.requests_of("PutObject") == asked + 5
+            assert [at_origin(running, key) for key in "abcde"] == [b"ours"] * 4 + [b"theirs"]
+            assert list(reasons(running)) == ["e"]
+            running.origin.faults.clear()
 
 
 # --- our own -------------------------------------------------------------------------------------------------------------
@@ -203,7 +265,7 @@ async def test_our_own_attempts_count_as_no_other_writer() -> None:
         for key in ("landed", "replaced", "late", "overtaken"):
             await running.put(key, b"first")
         await gate.reached.wait()
-        await until(lambda: running.origin.requests_of("PutObject") >= 4)
+        await until(lambda: running.origin.requests_of("PutObject") >= 5)
         for key in ("replaced", "late", "overtaken"):
             await running.put(key, b"second")
         gate.open()
