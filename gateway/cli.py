@@ -201,6 +201,8 @@ def _reload(_parsed: argparse.Namespace, settings: Settings) -> int:
     _say(f"reloaded; changed: {', '.join(report.changed) or 'nothing'}")
     if report.needs_restart:
         _say(f"needs a restart: {', '.join(report.needs_restart)}")
+    for warning in report.warnings:
+        _say(f"warning: {warning}")
     return DONE
 
 

@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.idle_settings import idle_settings
 from gateway.setting_rows import POLICY_ONLY_TABLE, POLICY_TABLE
 from gateway.settings import Settings
 from gateway.toml_lines import TableLines
@@ -47,6 +48,7 @@ class PolicyExplanation(msgspec.Struct, frozen=True):
         number: Of the [[policies]] table, counted from 1; 0 where none matches and the default holds.
         line: Of its header in the config file; 0 where that is not known.
         writes: What becomes of a plain write, the bucket's facts considered.
+        warnings: Settings of the table that do nothing there, a line each.
     """
 
     place: str
@@ -56,6 +58,7 @@ class PolicyExplanation(msgspec.Struct, frozen=True):
     values: tuple[ExplainedValue, ...]
     passed_over: tuple[PassedOver, ...]
     writes: str
+    warnings: tuple[str, ...] = ()
 
 
 def explain(
@@ -86,6 +89,9 @@ def explain(
         _values(policy, lines, is_default=is_default),
         passed_over,
         _writes(policy, facts, unknown_facts),
+        tuple(
+            str(idle) for idle in idle_settings(settings) if idle.number == (0 if is_default else holds + 1)
+        ),
     )
 
 
@@ -95,6 +101,7 @@ def explanation_lines(told: PolicyExplanation) -> list[str]:
     lines = [told.place, f"{'policy':<20} {holds}: {told.match}"]
     lines += [f"{v.name:<20} {v.value:<12} {v.source}{_on(v.line)}" for v in told.values]
     lines.append(f"{'a write is':<20} {told.writes}")
+    lines += [f"{'warning':<20} {warning}" for warning in told.warnings]
     lines += [f"not number {one.number}{_on(one.line)}: {one.match}: {one.why}" for one in told.passed_over]
     return lines
 
