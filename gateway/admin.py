@@ -60,12 +60,14 @@ class ReloadReport(msgspec.Struct, frozen=True):
         reason: Why it was refused, in one line; "" where it was not.
         changed: What is different from before, and in force.
         needs_restart: What is different from how the gateway was started, and not in force.
+        warnings: Settings in force that do nothing where they stand, a line each.
     """
 
     is_taken: bool
     reason: str = ""
     changed: tuple[str, ...] = ()
     needs_restart: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class LiveSettings(Protocol):

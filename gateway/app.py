@@ -28,6 +28,7 @@ from gateway.admin import Admin, MetricsServer
 from gateway.body import Intake, MemoryBudget
 from gateway.build import Surroundings, build_engine
 from gateway.context import ObjectStore
+from gateway.idle_settings import idle_settings
 from gateway.reload import Reload, ReloadParts
 from gateway.s3.auth import Credential
 from gateway.server import S3Server, ServerParts
@@ -144,6 +145,8 @@ async def serve(
     _raise_descriptor_limit()
     seed = settings.seed if settings.seed is not None else random.Random().getrandbits(53)
     _log.info("seed %d", seed)
+    for idle in idle_settings(settings):
+        _log.warning("%s", idle)
     surroundings = Surroundings(
         SystemClock(),
         random.Random(seed),

@@ -201,6 +201,8 @@ def _reload(_parsed: argparse.Namespace, settings: Settings) -> int:
     _say(f"reloaded; changed: {', '.join(report.changed) or 'nothing'}")
     if report.needs_restart:
         _say(f"needs a restart: {', '.join(report.needs_restart)}")
+    for warning in report.warnings:
+        _say(f"warning: {warning}")
     return DONE
 
 
@@ -251,6 +253,10 @@ def status_lines(report: StatusReport) -> list[str]:
         lines.append(f"re-opened   {report.reopenings} times since the start, after failures of the disk")
     lines += [f"unreadable  {name}: {reason}" for name, reason in report.unreadable]
     lines += [f"suspended   {bucket}: {reason}" for bucket, reason in report.suspended_buckets]
+    lines += [
+        f"unguarded   {bucket}: the origin ignores conditions of writes, so on_conflict = quarantine can miss another writer"
+        for bucket in report.ignoring_conditions
+    ]
     lines += [
         f"published   s3://{one.bucket}/{one.target} shows {one.source}, generation {one.generation}"
         for one in report.pointers

@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.idle_settings import idle_settings
 from gateway.setting_rows import POLICY_ONLY_TABLE, POLICY_TABLE
 from gateway.settings import Settings
 from gateway.toml_lines import TableLines
@@ -49,6 +50,7 @@ class PolicyExplanation(msgspec.Struct, frozen=True):
         line: Of its header in the config file; 0 where that is not known.
         writes: What becomes of a plain write, the bucket's facts considered.
         target: The published target that the object lies under; "" where it lies under none.
+        warnings: Settings of the table that do nothing there, a line each.
     """
 
     place: str
@@ -59,6 +61,7 @@ class PolicyExplanation(msgspec.Struct, frozen=True):
     passed_over: tuple[PassedOver, ...]
     writes: str
     target: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 def explain(
@@ -91,6 +94,9 @@ def explain(
         passed_over,
         _refusal(name, target) or _writes(policy, facts, unknown_facts),
         "" if target is None else str(target),
+        tuple(
+            str(idle) for idle in idle_settings(settings) if idle.number == (0 if is_default else holds + 1)
+        ),
     )
 
 
@@ -102,6 +108,7 @@ def explanation_lines(told: PolicyExplanation) -> list[str]:
         lines.append(f"{'published target':<20} {told.target}: objects have the policy of the source's names")
     lines += [f"{v.name:<20} {v.value:<12} {v.source}{_on(v.line)}" for v in told.values]
     lines.append(f"{'a write is':<20} {told.writes}")
+    lines += [f"{'warning':<20} {warning}" for warning in told.warnings]
     lines += [f"not number {one.number}{_on(one.line)}: {one.match}: {one.why}" for one in told.passed_over]
     return lines
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.admin import ReloadReport
+from gateway.idle_settings import idle_settings
 from gateway.s3.auth import Credential
 from gateway.setting_rows import POLICY_TABLE, TABLE
 from gateway.settings import Settings, SettingsError
@@ -122,6 +123,7 @@ class Reload:
             keys=fresh.keys,
             policies=fresh.policies,
             policy_lines=fresh.policy_lines,
+            default_lines=fresh.default_lines,
             **{name: getattr(fresh, name) for name in _TAKEN_OVER},
         )
         parts.policies.table = after.policy_table()
@@ -133,7 +135,12 @@ class Reload:
         changed = [name for name in names if getattr(before, name) != getattr(after, name)]
         if has_new_pair and not {*_CERTIFICATE} & {*changed}:
             changed.append("the certificate")
-        return ReloadReport(is_taken=True, changed=tuple(changed), needs_restart=self._needs_restart(fresh))
+        return ReloadReport(
+            is_taken=True,
+            changed=tuple(changed),
+            needs_restart=self._needs_restart(fresh),
+            warnings=tuple(str(idle) for idle in idle_settings(after)),
+        )
 
     def _use(self, pair: CertificatePair | None) -> bool:
         """Let new connections have a pair; whether it is another one than before."""
@@ -162,6 +169,8 @@ class Reload:
         log.info("settings are reloaded; changed: %s", ", ".join(report.changed) or "nothing")
         if report.needs_restart:
             log.warning("settings that need a restart: %s", ", ".join(report.needs_restart))
+        for warning in report.warnings:
+            log.warning("%s", warning)
         return report
 
 

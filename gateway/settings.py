@@ -89,6 +89,7 @@ class Settings:
         keys: From [[keys]] tables; `client_keys` adds the pair of access_key and secret_key.
         policies: From [[policies]] tables, the first match wins; `policy_table` adds the default.
         policy_lines: Where each of them stands in the config file, and which settings it has of its own.
+        default_lines: The same of the default policy; line 0 is a variable or a flag.
     """
 
     listen: Address
@@ -136,6 +137,7 @@ class Settings:
     keys: tuple[ClientKey, ...] = ()
     policies: tuple[Policy, ...] = ()
     policy_lines: tuple[TableLines, ...] = ()
+    default_lines: TableLines = field(default_factory=TableLines)
 
     @property
     def client_keys(self) -> tuple[ClientKey, ...]:
@@ -207,6 +209,7 @@ def load(config_text: str | None, environment: Mapping[str, str], flags: Mapping
         keys=tuple(_client_key(table, where) for table, where in _tables(document, "keys", lines)),
         policies=tuple(_policy(table, where, default) for table, where in policies),
         policy_lines=tuple(_own_lines(table, where) for table, where in policies),
+        default_lines=_default_lines(document, environment, chosen, top),
     )
     _built_policy(settings.policy_table, "config file")
     _built_policy(lambda: Targets(settings.policies), "config file")
@@ -306,6 +309,15 @@ def _tables(
 def _own_lines(table: Mapping[str, object], where: _Where) -> TableLines:
     """Say which settings a table has of its own, and where; 0 is a line that is not known."""
     return dataclasses.replace(where.lines, keys={key: where.lines.line_of(key) or 0 for key in table})
+
+
+def _default_lines(
+    document: Mapping[str, object], environment: Mapping[str, str], flags: Mapping[str, str], where: _Where
+) -> TableLines:
+    """Say which settings of the default policy are set anywhere, and on which line; 0 is none."""
+    keys = {row.name: where.lines.line_of(row.name) or 0 for row in POLICY_TABLE if row.name in document}
+    keys |= {row.name: 0 for row in POLICY_TABLE if row.name in flags or environment.get(row.variable)}
+    return TableLines(keys=keys)
 
 
 def _client_key(table: Mapping[str, object], where: _Where) -> ClientKey:

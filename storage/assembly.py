@@ -14,6 +14,7 @@ from storage.backlog import Backlog
 from storage.clock import Clock
 from storage.commit import Commit
 from storage.compaction import Compaction
+from storage.condition_probe import ConditionProbe
 from storage.conflicts import Conflicts, ConflictsParts
 from storage.dirty_rows import DirtyRows
 from storage.early_flush import EarlyFlushPlanner, EarlyFlushSettings, may_travel
@@ -145,6 +146,7 @@ class Components:
     facts: FactsTable
     dirty_rows: DirtyRows
     conflicts: Conflicts
+    probe: ConditionProbe
     unreadable: Unreadable
     planner: FlushPlanner
     flusher: Flusher
@@ -215,7 +217,8 @@ def assemble(
             trusted_epoch=recovered.trusted_epoch,
         )
     )
-    guarded = GuardedSends(conflicts, sender, parts.origin)
+    probe = ConditionProbe(parts.origin, parts.policies, parts.rng)
+    guarded = GuardedSends(conflicts, sender, parts.origin, probe)
     flusher = Flusher(
         FlusherParts(
             planner=planner,
@@ -326,6 +329,7 @@ def assemble(
         facts=facts,
         dirty_rows=dirty_rows,
         conflicts=conflicts,
+        probe=probe,
         unreadable=unreadable,
         planner=planner,
         flusher=flusher,

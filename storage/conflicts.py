@@ -21,7 +21,7 @@ from typing import Final
 from storage.clock import Clock
 from storage.conflict_rules import ABSENT, NO_BASE, Base, joined_etags
 from storage.dirty_rows import DirtyRows
-from storage.errors import NoSuchKeyError, OriginError
+from storage.errors import BaseUnknownError, NoSuchKeyError, OriginError
 from storage.freshness import Verdict, judge
 from storage.origin.client import OriginClient
 from storage.policy import OnConflict, PolicyTable
@@ -78,7 +78,7 @@ class Conflicts:
         """Give the base of a write that is about to be acknowledged; the caller holds the key's turn.
 
         Raises:
-            StorageError: The origin was to be asked, and did not answer; the write must not be acknowledged.
+            BaseUnknownError: The origin was to be asked, and did not say; the write must not be acknowledged.
         """
         if not self.is_on(name):
             return NO_BASE
@@ -121,6 +121,9 @@ class Conflicts:
             found = await self._parts.origin.head_object(name)
         except NoSuchKeyError:
             return ABSENT
+        except OriginError as error:
+            # Whatever it is, the client's request is not what was wrong: a refusal must not become its own.
+            raise _unknown(name, error) from error
         assert found is not None, "an unconditional HEAD describes the object"
         return found.etag
 
@@ -163,3 +166,15 @@ class Conflicts:
     def settle(self, name: ObjectName) -> None:
         """Forget a key whose newest change is confirmed: nothing of ours can land any more."""
         self._known.pop(name, None)
+
+
+def _unknown(name: ObjectName, error: OriginError) -> BaseUnknownError:
+    hint = ""
+    if error.status == 403:
+        hint = (
+            "; S3 answers 403 for an object that does not exist where the gateway's key lacks s3:ListBucket"
+        )
+    return BaseUnknownError(
+        f"on_conflict = quarantine needs to know what the origin holds under {name}, and it did not say: {error}{hint}",
+        retry_after_s=error.retry_after_s,
+    )

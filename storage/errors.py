@@ -144,6 +144,12 @@ class OriginSuspendedError(OriginError):
     retryable = True
 
 
+class BaseUnknownError(StorageError):
+    """The origin did not say what it holds, which `on_conflict = quarantine` has to know. 503 with the reason; nothing was done."""
+
+    retryable = True
+
+
 class DurabilityNotPossibleError(StorageError):
     """The client asked for a disk acknowledgement of a write that only the origin can answer. 400 InvalidRequest."""
 

@@ -51,7 +51,7 @@ def failure_event(sequence: int, error: StorageError, jitter: float) -> FlushFai
         _one_line(str(error)),
         jitter,
         error.retry_after_s or 0.0,
-        is_outage=isinstance(error, OriginUnavailableError),
+        is_outage=_is_outage(error),
     )
 
 
@@ -80,6 +80,11 @@ def head_result(
     if etag in attempted or None in attempted or is_from_before:
         return HeadResult.SUPERSEDED
     return HeadResult.OTHER
+
+
+def _is_outage(error: StorageError) -> bool:
+    """Say whether the origin was not there or could not serve. A 4xx is an answer, also one that asks for another try."""
+    return isinstance(error, OriginUnavailableError) and (error.status == 0 or error.status >= 500)
 
 
 def _kind(error: StorageError) -> FailureKind:

@@ -1,12 +1,14 @@
 """Send a change only over what it was made on; what is there instead is looked at before anything is decided.
 
-A put carries its condition, so the origin decides. A delete does not, since few origins know conditional deletes: the
+A put carries its condition, so the origin decides, but for one that ignores conditions: there the object is looked at first,
+as before a delete. A delete does not, since few origins know conditional deletes: the
 object is looked at first, and an object that comes between the look and the delete is lost (`docs/semantics.md`).
 """
 
 from collections.abc import Callable
 from typing import Final
 
+from storage.condition_probe import ConditionProbe
 from storage.conflict_rules import (
     ABSENT,
     Base,
@@ -36,8 +38,11 @@ class ConflictError(Exception):
 class GuardedSends:
     """Sends of the flush that respect other writers where the policy says so. Whoever calls holds the key's turn."""
 
-    def __init__(self, conflicts: Conflicts, sender: Sender, origin: OriginClient) -> None:
+    def __init__(
+        self, conflicts: Conflicts, sender: Sender, origin: OriginClient, probe: ConditionProbe
+    ) -> None:
         self.conflicts: Final = conflicts
+        self._probe = probe
         self._sender = sender
         self._origin = origin
 
@@ -71,30 +76,48 @@ class GuardedSends:
     ) -> OriginIdentity:
         name = ObjectName(entry.bucket, entry.key)
         assert base.etag is not None, f"{entry} has no base"
-        wanted = base.etag
+        wanted: str | OriginIdentity = base.etag
+        if await self._probe.is_ignored(name, priority):
+            # Its refusal cannot be waited for, so what is there is looked at as before a delete.
+            wanted = await self._looked_at(base, name, record, priority)
         for _ in range(SENDS_MAX):
+            if isinstance(wanted, OriginIdentity):
+                return wanted
             condition = condition_of(wanted)
             try:
                 return await self._sender.send_put(entry, record, priority, is_newest, condition)
             except StorageError as error:
                 if not is_condition_refusal(error, condition):
                     raise
-            found = await self._look(name, priority)
-            etag = ABSENT if found is None else found.etag
-            is_landed = found is not None and etag == record.etag and has_description(found, record)
-            match standing(etag, base.etag, base.own_etags, is_landed=is_landed):
-                case Standing.LANDED:
-                    assert found is not None, "nothing is no version"
-                    return OriginIdentity("", 0, found.size, found.etag, found.version_id)
-                case Standing.OURS:
-                    wanted = etag
-                case Standing.OTHER:
-                    raise ConflictError(conflict_reason(etag, base.etag))
+            wanted = await self._looked_at(base, name, record, priority)
+        if isinstance(wanted, OriginIdentity):
+            return wanted
         raise OriginUnavailableError(
             f"{name} changes faster at the origin than it can be written over",
             status=409,
             code="ConditionalRequestConflict",
         )
+
+    async def _looked_at(
+        self, base: Base, name: ObjectName, record: ObjectRecord, priority: Priority
+    ) -> str | OriginIdentity:
+        """Give the ETag of what may be written over, ABSENT for nothing, or the version itself where it has landed already.
+
+        Raises:
+            ConflictError: Another writer's object is there.
+        """
+        found = await self._look(name, priority)
+        etag = ABSENT if found is None else found.etag
+        is_landed = found is not None and etag == record.etag and has_description(found, record)
+        assert base.etag is not None, f"{name} has no base"
+        match standing(etag, base.etag, base.own_etags, is_landed=is_landed):
+            case Standing.LANDED:
+                assert found is not None, "nothing is no version"
+                return OriginIdentity("", 0, found.size, found.etag, found.version_id)
+            case Standing.OURS:
+                return etag
+            case Standing.OTHER:
+                raise ConflictError(conflict_reason(etag, base.etag))
 
     async def delete(self, base: Base, entry: DirtyEntry, priority: Priority) -> WriteAnswer:
         """Delete an object at the origin unless another writer's is there.

@@ -158,6 +158,7 @@ def status_report(
         open_upload_bytes=components.early_planner.bytes_received,
         early_bytes=components.early_planner.bytes_at_origin,
         hidden=tuple((name.bucket, name.key) for name in components.hidden_writes.names),
+        ignoring_conditions=components.probe.ignoring(),
     )
 
 

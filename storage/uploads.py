@@ -195,7 +195,8 @@ class Uploads:
             upload
                 stays open.
             NoSuchBucketError: The bucket was deleted since the upload was opened.
-            OriginError: It had to be asked what it holds (policy `on_conflict`), and did not answer; the upload stays open.
+            BaseUnknownError: The origin had to be asked what it holds (policy `on_conflict`), and did not say; the upload
+                stays open.
         """
         # The turn is held until the commit's outcome is known, cancelled or not: parts must not change under a Complete.
         async with self._turn(name.bucket, upload_id):

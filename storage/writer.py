@@ -99,8 +99,8 @@ class Writer:
             NoSuchBucketError: The origin has no such bucket.
             DurabilityNotPossibleError: The client insisted on the disk and it cannot be.
             OverloadedError: Too much is dirty, and the origin did not take the write either.
-            OriginError: It had to be written through, and the origin refused or failed; or it had to be asked what it holds
-                (policy `on_conflict`).
+            OriginError: It had to be written through, and the origin refused or failed.
+            BaseUnknownError: The origin had to be asked what it holds (policy `on_conflict`), and did not say.
         """
         decision = await self._decide(request)
         releases = self._parts.policies().find(request.name).release_after_flush

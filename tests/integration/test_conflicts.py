@@ -2,11 +2,12 @@
 
 import pytest
 
-from storage.errors import OriginUnavailableError
+from storage.errors import BaseUnknownError, OriginRefusedError
 from storage.flush_events import FlushSettings
 from storage.policy import OnConflict, Policy
 from storage.records import DirtyEntry
-from storage.types import ObjectName, WriteMode
+from storage.requests import PutRequest
+from storage.types import MIB, ObjectName, WriteMode
 from tests.fakes.origin_faults import Fault
 from tests.fakes.running_engine import BUCKET, BytesContent, RunningEngine, running_engine
 from tests.fakes.writing import PART, delete, flushed, md5, pause, request, until, upload
@@ -34,6 +35,11 @@ def entry_of(running: RunningEngine, key: str = "k") -> DirtyEntry:
     entry = running.engine._components.dirty_rows.newest(ObjectName(BUCKET, key))
     assert entry is not None, key
     return entry
+
+
+def once(key: str) -> PutRequest:
+    """Make a request that must not write over anything."""
+    return request(key, origin_reason="conditional", origin_headers=(("if-none-match", "*"),))
 
 
 # --- another writer ------------------------------------------------------------------------------------------------------
@@ -127,6 +133,94 @@ async def test_what_is_written_through_or_under_the_default_asks_nothing_of_othe
         assert (at_origin(running, "through"), at_origin(running, "plain")) == (b"ours", b"ours")
 
 
+async def test_only_the_time_from_the_acknowledgement_to_the_flush_is_guarded() -> None:
+    """What was there before is written over; of two writes through here the later wins; one without room here goes through."""
+    async with running_engine(policy=HELD, flush=QUICK, dirty_bytes_limit=MIB, dirty_wait_s=0.05) as running:
+        running.origin.store.put(BUCKET, "there before", b"robot A, before")
+        running.origin.store.put(BUCKET, "no room", b"robot A, before")
+        await running.put("there before", b"robot B")
+        await running.put("twice", b"robot A")
+        await running.put("twice", b"robot B")
+        await running.put("no room", b"b" * MIB)
+        passed = at_origin(running, "no room")
+        await flushed(running)
+
+        assert passed == b"b" * MIB
+        assert [at_origin(running, key) for key in ("there before", "twice")] == [b"robot B", b"robot B"]
+        assert reasons(running) == {}
+
+
+async def test_a_name_is_never_written_over_when_the_client_says_if_none_match() -> None:
+    """The second gets the origin's 412, whether the first is at the origin or waits here."""
+    async with running_engine(policy=HELD, flush=QUICK) as running:
+        running.origin.store.put(BUCKET, "there before", b"robot A")
+        await running.put("waits here", b"robot A")
+
+        for key in ("there before", "waits here"):
+            with pytest.raises(OriginRefusedError) as refused:
+                await running.engine.put_object(once(key), BytesContent(b"robot B"))
+            assert refused.value.status == 412
+
+        assert [at_origin(running, key) for key in ("there before", "waits here")] == [b"robot A"] * 2
+
+
+async def test_an_origin_that_ignores_conditions_is_found_out_and_looked_at_before_each_put() -> None:
+    """It is asked with one write to a name of ours that is removed; then a HEAD does what the condition would, and says so."""
+    async with running_engine(policy=HELD, flush=QUICK) as running:
+        store = running.origin.store
+        store.heeds_conditions = False
+        store.put(BUCKET, "changed", b"before")
+        for key in ("changed", "alone"):
+            await running.put(key, b"ours")
+        await upload(running, "parts", [b"a" * PART, b"b"])
+        for key in ("changed", "parts"):
+            store.put(BUCKET, key, b"theirs")
+
+        await flushed(running)
+
+        assert [at_origin(running, key) for key in ("changed", "parts", "alone")] == [
+            b"theirs",
+            b"theirs",
+            b"ours",
+        ]
+        assert sorted(reasons(running)) == ["changed", "parts"]
+        assert sorted(store.buckets[BUCKET].objects) == ["alone", "changed", "parts"]
+        assert running.engine.status().ignoring_conditions == (BUCKET,)
+
+
+async def test_an_origin_that_heeds_conditions_is_asked_once_and_nothing_is_written() -> None:
+    """One request a bucket, whatever comes after; its name is drawn and lies where the policy does."""
+    under = Policy(bucket=BUCKET, prefix="rec/", on_conflict=OnConflict.QUARANTINE, flush_delay_s=600)
+    async with running_engine(policy=under, flush=QUICK) as running:
+        for n in range(5):
+            await running.put(f"rec/{n}", b"ours")
+        await flushed(running)
+
+        assert running.origin.requests_of("PutObject") == 6
+        assert sorted(running.origin.store.buckets[BUCKET].objects) == [f"rec/{n}" for n in range(5)]
+        assert running.engine.status().ignoring_conditions == ()
+
+
+async def test_changes_are_sent_when_it_is_not_known_whether_conditions_are_heeded() -> None:
+    """An origin that does not answer the question, or refuses it, is sent the changes with their conditions all the same."""
+    under = Policy(bucket=BUCKET, prefix="rec/", on_conflict=OnConflict.QUARANTINE, flush_delay_s=600)
+    for status, code, asked in ((500, "InternalError", 3), (403, "AccessDenied", 1)):
+        async with running_engine(policy=under, flush=QUICK) as running:
+            probes = f"{BUCKET}/rec/.forebay-probe-*"
+            running.origin.faults.add(
+                Fault(operation="PutObject", key=probes, times=-1, status=status, code=code)
+            )
+            for key in ("a", "b", "c", "d", "e"):
+                await running.put(key, b"ours")
+            running.origin.store.put(BUCKET, "e", b"theirs")
+            await flushed(running)
+
+            assert running.origin.requests_of("PutObject") == asked + 5
+            assert [at_origin(running, key) for key in "abcde"] == [b"ours"] * 4 + [b"theirs"]
+            assert list(reasons(running)) == ["e"]
+            running.origin.faults.clear()
+
+
 # --- our own -------------------------------------------------------------------------------------------------------------
 
 
@@ -171,7 +265,7 @@ async def test_our_own_attempts_count_as_no_other_writer() -> None:
         for key in ("landed", "replaced", "late", "overtaken"):
             await running.put(key, b"first")
         await gate.reached.wait()
-        await until(lambda: running.origin.requests_of("PutObject") >= 4)
+        await until(lambda: running.origin.requests_of("PutObject") >= 5)
         for key in ("replaced", "late", "overtaken"):
             await running.put(key, b"second")
         gate.open()
@@ -237,15 +331,40 @@ async def test_a_conflict_of_the_moment_is_tried_again() -> None:
         assert reasons(running) == {}
 
 
-async def test_a_write_is_not_acknowledged_when_its_base_cannot_be_asked_for() -> None:
-    """Without the origin a new key is refused; one whose row is fresh is acknowledged as ever."""
+async def test_conflicts_of_the_moment_suspend_no_bucket_when_there_are_many_in_a_row() -> None:
+    """An origin that answers 409 is there: others of its bucket are flushed however often one key meets it."""
+    conflict = {"status": 409, "code": "ConditionalRequestConflict"}
+    async with running_engine(policy=GUARDED, flush=QUICK) as running:
+        running.origin.faults.add(Fault(operation="PutObject", key=f"{BUCKET}/k*", times=-1, **conflict))  # type: ignore[arg-type]  # two fields
+        for n in range(4):
+            await running.put(f"k{n}", b"body")
+        await until(lambda: running.origin.requests_of("PutObject") > 2 * QUICK.away_after)
+
+        assert running.engine.status().suspended_buckets == ()
+        running.origin.faults.clear()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [
+        (403, "AccessDenied", "lacks s3:ListBucket"),
+        (400, "ExpiredToken", "the origin answered 400"),
+        (500, "InternalError", "the origin answered 500"),
+    ],
+)
+async def test_a_write_is_not_acknowledged_when_its_base_cannot_be_asked_for(
+    status: int, code: str, said: str
+) -> None:
+    """However the origin does not say what it holds, a new key is told to come again and why; a fresh one is as ever."""
     async with running_engine(policy=HELD, flush=QUICK) as running:
         running.origin.store.put(BUCKET, "known", b"theirs")
         await running.get("known")
-        running.origin.faults.add(Fault(operation="HeadObject", times=-1, status=500))
+        running.origin.faults.add(Fault(operation="HeadObject", times=-1, status=status, code=code))
 
-        with pytest.raises(OriginUnavailableError):
-            await running.put("k", b"body")
+        for write in (running.put("k", b"body"), delete(running, "k")):
+            with pytest.raises(BaseUnknownError, match=said) as raised:
+                await write
+            assert raised.value.retryable
         await running.put("known", b"ours")
 
         assert entry_of(running, "known").base_etag == md5(b"theirs")

@@ -145,6 +145,30 @@ def ask(connection: http.client.HTTPSConnection) -> int:
     return answer.status
 
 
+async def test_settings_that_do_nothing_are_told_at_the_start_and_at_a_reload(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No error: they are taken, and the log and whoever asks for the reload hear of them."""
+    serving = Serving(tmp_path, 'write = "around"\nflush_delay = "1s"\n')
+    client = await serving.client()
+    at_start = [r.getMessage() for r in caplog.records if "without effect" in r.getMessage()]
+    caplog.clear()
+    serving.write('[[policies]]\nbucket = "b"\nwrite = "through"\non_conflict = "quarantine"\n')
+
+    report = await in_thread(client.ask, ReloadReport, "POST", "/-/reload")
+
+    at_reload = [r.getMessage() for r in caplog.records if "without effect" in r.getMessage()]
+    assert len(at_start) == 1
+    assert at_start[0].startswith("flush_delay (config file, line 8): without effect: write is around")
+    assert report.is_taken
+    assert list(report.warnings) == at_reload
+    assert len(at_reload) == 1
+    assert at_reload[0].startswith(
+        "on_conflict (config file, line 10, [[policies]] number 1): without effect"
+    )
+    await serving.ended()
+
+
 async def test_a_connection_outlives_the_exchange_of_its_certificate(tmp_path: Path) -> None:
     """New connections are shown the new certificate; the old one goes on with its own, and nothing is refused between."""
     certificate, key = make_certificate(tmp_path)

@@ -351,3 +351,10 @@ def test_a_delete_is_told_from_a_put_when_it_is_pending() -> None:
     line = replace(LINE, is_tombstone=True)
 
     assert "(delete, 3 attempts)" in pending_line(line)
+
+
+def test_a_status_names_buckets_whose_origin_ignores_conditions() -> None:
+    """Where a policy cannot keep what it promises, the operator is told."""
+    report = replace(FakeStore().status(), ignoring_conditions=("robots",))
+
+    assert any(line.startswith("unguarded   robots: the origin ignores") for line in status_lines(report))

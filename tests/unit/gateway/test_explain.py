@@ -165,3 +165,15 @@ def test_explanation_lines_read_as_a_page() -> None:
     assert "release_after_flush  true         this table, line 16" in lines
     assert "freshness            300s         the default" in lines
     assert lines[-2] == "not number 1, line 4: s3://robots/recordings/*: the bucket is other"
+
+
+def test_explain_warns_of_settings_of_the_table_that_do_nothing() -> None:
+    """Those of the table that holds, and no other's."""
+    config = CONFIG.replace("stale_s = 90", 'stale_s = 90\nflush_delay = "1s"')
+    settings = load(config, {}, {})
+
+    lines = explanation_lines(explain(settings, ObjectName("training", "checkpoints/a"), FACTS))
+    others = explain(settings, ObjectName("robots", "recordings/a"), FACTS)
+
+    assert any(line.startswith("warning              flush_delay (config file, line 13,") for line in lines)
+    assert others.warnings == ()

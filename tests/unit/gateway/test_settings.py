@@ -309,7 +309,7 @@ def test_table_has_one_row_for_each_field_whose_default_is_of_its_type() -> None
     fields = [f.name for f in dataclasses.fields(Settings)]
 
     assert [row.name for row in TABLE] == fields[: len(TABLE)]
-    assert fields[len(TABLE) :] == ["keys", "policies", "policy_lines"]
+    assert fields[len(TABLE) :] == ["keys", "policies", "policy_lines", "default_lines"]
     for row in TABLE:
         kinds = (
             typing.get_args(hints[row.name])

@@ -39,6 +39,28 @@ def test_failure_event_says_what_each_error_means(error: StorageError, kind: Fai
     assert failure_event(7, error, 0.5).kind is kind
 
 
+@pytest.mark.parametrize(
+    ("error", "is_outage"),
+    [
+        (OriginUnavailableError("", status=0, code="Connection"), True),
+        (OriginUnavailableError("", status=500, code="InternalError", outcome_unknown=True), True),
+        (OriginThrottledError("", status=503, code="SlowDown"), True),
+        (OriginThrottledError("", status=429, code="TooManyRequests"), False),
+        (OriginUnavailableError("", status=409, code="ConditionalRequestConflict"), False),
+        (OriginUnavailableError("", status=409, code="OperationAborted"), False),
+        (OriginUnavailableError("", status=400, code="RequestTimeout"), False),
+        (OriginRefusedError("", status=501, code="NotImplemented"), False),
+        (OverloadedError("the limiter is full"), False),
+        (DiskFailedError(""), False),
+    ],
+)
+def test_failure_event_takes_only_silence_and_5xx_for_an_outage(
+    error: StorageError, *, is_outage: bool
+) -> None:
+    """An origin that answers 4xx is there: however often it does, its bucket is not suspended for being away."""
+    assert failure_event(7, error, 0.5).is_outage is is_outage
+
+
 def test_failure_event_keeps_reason_and_retry_after() -> None:
     """The reason fits one line of a report; the origin's own wait is passed on."""
     error = OriginThrottledError("slow\n  down", status=503, code="SlowDown", retry_after_s=3.0)

@@ -49,6 +49,7 @@ def test_every_class_is_in_the_table() -> None:
         (errors.UnknownOutcomeError, 503, "ServiceUnavailable"),
         (errors.EngineClosedError, 503, "SlowDown"),
         (errors.SegmentGoneError, 503, "ServiceUnavailable"),
+        (errors.BaseUnknownError, 503, "ServiceUnavailable"),
         (errors.DurabilityNotPossibleError, 400, "InvalidRequest"),
         (errors.NotSupportedError, 501, "NotImplemented"),
         (errors.ReadOnlyError, 403, "AccessDenied"),
@@ -106,6 +107,9 @@ def test_message_of_insides_is_not_shown() -> None:
     assert "secret" not in to_s3_error(errors.DiskFailedError("/secret/path: EIO")).message
     assert to_s3_error(errors.QuarantinedError("refused by the origin: EntityTooLarge")).message == (
         "refused by the origin: EntityTooLarge"
+    )
+    assert to_s3_error(errors.BaseUnknownError("nobody knows what is there")).message == (
+        "nobody knows what is there"
     )
 
 
