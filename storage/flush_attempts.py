@@ -12,7 +12,7 @@ from typing import Final
 
 from storage.conflict_rules import Base
 from storage.dirty_rows import DirtyRows
-from storage.errors import DirtyBytesLostError, NoSuchKeyError, StorageError
+from storage.errors import DirtyBytesLostError, NoSuchKeyError, OriginRefusedError, StorageError
 from storage.facts_table import FactsTable
 from storage.flush_events import (
     CheckByHead,
@@ -210,6 +210,9 @@ class Attempts:
         try:
             found = await self._parts.origin.head_object(name, priority=Priority.VALIDATION)
         except NoSuchKeyError:
+            # A HEAD has no document: of a bucket that is away for a while it looks as of an object that somebody deleted.
+            if not await self._has_bucket(name):
+                return HeadResult.FAILED
             found = None
         except StorageError:
             return HeadResult.FAILED
@@ -228,6 +231,16 @@ class Attempts:
             attempted.update(base.own_etags)
         is_from_before = check.is_from_before and base is None
         return head_result(etag, ours, attempted, is_from_before=is_from_before)
+
+    async def _has_bucket(self, name: ObjectName) -> bool:
+        """Whether the origin has the bucket of an object, as far as it lets us ask."""
+        try:
+            await self._parts.origin.list_objects_v2(name.bucket, name.key, max_keys=1)
+        except OriginRefusedError:
+            return True
+        except StorageError:
+            return False
+        return True
 
     def _jitter(self) -> float:
         return self._parts.rng.random()

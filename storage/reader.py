@@ -51,6 +51,7 @@ from storage.records import (
     Validated,
 )
 from storage.rows import RowSource, decode_overlay
+from storage.sender import has_description
 from storage.singleflight import SingleFlight
 from storage.supply import INDEX_FAILURES, Supply
 from storage.types import BLOCK_BYTES, ByteRange, CacheResult, ObjectName, Priority, RangeSpec
@@ -432,7 +433,10 @@ def _is_same(record: ObjectRecord, found: OriginObject) -> bool:
     if origin is None or origin.etag != found.etag or record.size != found.size:
         return False
     # A version of our own, just flushed, does not know the origin's date and id yet; it learns them now.
-    return origin.last_modified_s in {0, found.last_modified_s}
+    if not origin.last_modified_s:
+        # Flushed from here, and no answer to a write carries a date: another writer's may have the same bytes.
+        return has_description(found, record)
+    return origin.last_modified_s == found.last_modified_s
 
 
 def _record_of(found: OriginObject, version_id: int, validated: Validated) -> ObjectRecord:

@@ -22,6 +22,9 @@ import msgspec
 
 from storage.clock import Clock
 from storage.errors import (
+    NoSuchBucketError,
+    NoSuchKeyError,
+    NoSuchUploadError,
     OriginError,
     OriginThrottledError,
     OriginUnavailableError,
@@ -247,7 +250,7 @@ class Caller:
                 wait_s = self._next_step(call, history, failure)
                 if wait_s is None:
                     raise
-            except OverloadedError as error:
+            except (NoSuchKeyError, NoSuchBucketError, NoSuchUploadError, OverloadedError) as error:
                 if history.unknown is None:
                     raise
                 raise history.unknown from error  # the attempt before may still land: that is what the caller must hear
