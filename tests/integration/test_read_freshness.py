@@ -133,6 +133,19 @@ async def test_a_change_of_metadata_alone_is_seen_after_the_time() -> None:
         assert got.data == DATA
 
 
+async def test_a_change_of_metadata_alone_is_seen_when_the_version_was_flushed_from_here() -> None:
+    """B08 again: no answer to a write carries a date, so the first validation compares what the origin shows of the object."""
+    async with running_engine(policy=TTL) as running:
+        await running.put("key", DATA)
+        await running.engine._components.flusher.flush_key(NAME)
+        running.origin.store.put(BUCKET, "key", DATA, **{"x-amz-meta-run": "2"})
+        running.clock.ahead_s = 61.0
+
+        got = await running.get("key")
+
+        assert (metadata_now(running), got.data) == ((("run", "2"),), DATA)
+
+
 @pytest.mark.parametrize(
     "fault",
     [Fault(status=500), Fault(status=503, code="SlowDown"), Fault(status=429), Fault(drop="before")],
