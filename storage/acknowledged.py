@@ -1,10 +1,10 @@
 """What this gateway has acknowledged, key by key in the order of keys, for who compares it with the origin.
 
 Two kinds of rows say it: the overlay, of what is dirty, and the clean rows of versions that were written here, flushed or written
-through. Versions that were only read from the origin are left out: nobody was promised anything about them. The two are told apart
-by the origin's date, which a reading answer has and the answer to a write has not (AWS API_PutObject).
+through, which are marked so. Versions that were only read from the origin are left out: nobody was promised anything about them.
 
-A confirmed delete leaves no row, and a copy is the origin's own. An index that was rebuilt from the journal knows only what is dirty.
+A confirmed delete leaves no row, a copy and a write around the cache are the origin's own, and a version that a read found gone or
+replaced at the origin is forgotten. An index that was rebuilt from the journal knows only what is dirty.
 """
 
 from typing import Final
@@ -17,8 +17,15 @@ from storage.dirty_rows import DirtyRows
 from storage.family import Family
 from storage.flush import FlushPlanner
 from storage.flush_events import FlushState
-from storage.records import ObjectHead, ObjectRecord, ObjectState, OverlayRecord, PartSize
-from storage.rows import RowSource, decode_head, decode_object, decode_overlay
+from storage.records import (
+    ObjectRecord,
+    ObjectState,
+    OverlayRecord,
+    PartSize,
+    WrittenHead,
+    was_written_here,
+)
+from storage.rows import RowSource, decode_object, decode_overlay, decode_written
 from storage.types import ObjectName
 
 ROWS_MAX: Final = 500
@@ -82,20 +89,20 @@ def _line(
     *,
     is_deep: bool,
 ) -> AcknowledgedLine | None:
-    head: ObjectHead | ObjectRecord | None = None
+    head: WrittenHead | ObjectRecord | None = None
     if row is not None and (dirty is None or not dirty.is_tombstone):
-        head = decode_object(row) if is_deep else decode_head(row)
-    if dirty is None and (head is None or not _was_written_here(head)):
+        head = decode_object(row) if is_deep else decode_written(row)
+    if dirty is None and (head is None or not _was_promised(head)):
         return None
     line = AcknowledgedLine(name.key) if head is None else _of_version(name.key, head)
     return line if dirty is None else _of_change(line, name, dirty, *flush)
 
 
-def _was_written_here(head: ObjectHead | ObjectRecord) -> bool:
-    return head.state is ObjectState.CLEAN and head.origin is not None and head.origin.last_modified_s == 0
+def _was_promised(head: WrittenHead | ObjectRecord) -> bool:
+    return head.state is ObjectState.CLEAN and was_written_here(head)
 
 
-def _of_version(key: str, head: ObjectHead | ObjectRecord) -> AcknowledgedLine:
+def _of_version(key: str, head: WrittenHead | ObjectRecord) -> AcknowledgedLine:
     line = AcknowledgedLine(
         key,
         size=head.size,

@@ -132,6 +132,30 @@ async def test_a_key_that_is_flushed_during_the_run_is_no_difference(
     assert "the origin alone is complete" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_key_that_the_gateway_forgets_during_the_run_is_a_finding(
+    gateway: RunningGateway,
+    origin: FakeOrigin,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_replaced: bool,
+) -> None:
+    """A read that finds the loss drops the row between the two sides' answers: the run says so, and does not end with 0."""
+    gateway.store.acknowledged_lines = (written(origin, "k", b"body"), written(origin, "l", b"body"))
+    origin.store._delete("bucket", "k")
+    if is_replaced:
+        origin.store.put("bucket", "k", b"theirs")
+    monkeypatch.setattr(FakeStore, "acknowledged_of", lambda _store, _name: None)
+
+    status = await run(gateway, origin, "verify", "s3://bucket/")
+
+    lines = capsys.readouterr().out.splitlines()
+    assert status == 1
+    assert lines[0].startswith("gone        s3://bucket/k: ")
+    assert lines[0].endswith("; the gateway has forgotten it meanwhile")
+    assert lines[1].endswith(": 1 gone")
+
+
 async def test_verify_never_asks_the_gateway_for_objects(gateway: RunningGateway, origin: FakeOrigin) -> None:
     """Nothing cached can stand in for the origin: listings, heads and bytes are all the origin's own."""
     gateway.store.acknowledged_lines = (written(origin, "k", b"body"),)
