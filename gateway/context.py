@@ -264,8 +264,8 @@ class ObjectStore(Protocol):
         """Send what the origin refused once more; give how many changes."""
         ...
 
-    async def discard_quarantined(self, bucket: str, key: str) -> int:
-        """Give up what the origin refused of one key; give how many changes."""
+    async def discard_quarantined(self, bucket: str, key: str, sequence: int) -> int:
+        """Give up the change of that sequence, if the origin refused it and the key has no newer one; give how many changes."""
         ...
 
 

@@ -223,10 +223,10 @@ def quarantined(client: GatewayClient, place: Place, *, is_prefix: bool) -> list
 
 
 def discard(client: GatewayClient, lines: list[PendingLine]) -> tuple[int, int]:
-    """Give up each of these changes; say how many were given up, and their bytes. One that was replaced meanwhile stays."""
+    """Give up each of these changes; say how many were given up, and their bytes. A key that was written meanwhile keeps that write."""
     count = size = 0
     for line in lines:
-        parameters = {"bucket": line.bucket, "key": line.key}
+        parameters = {"bucket": line.bucket, "key": line.key, "sequence": str(line.sequence)}
         changed = client.ask(Changed, "POST", "/-/discard", parameters).changed
         count, size = count + changed, size + line.size * changed
     return count, size

@@ -554,7 +554,7 @@ class Engine:
         self._components.flusher.retry_quarantined(scope)
         return count
 
-    async def discard_quarantined(self, bucket: str, key: str) -> int:
-        """Give up what the origin refused of one key; give how many changes."""
+    async def discard_quarantined(self, bucket: str, key: str, sequence: int) -> int:
+        """Give up the change of that sequence, if the origin refused it and the key has no newer one; give how many changes."""
         async with self._life.write() as components:
-            return await components.flusher.discard(ObjectName(bucket, key))
+            return await components.flusher.discard(ObjectName(bucket, key), sequence)

@@ -162,6 +162,8 @@ class FakeStore:
         self.is_writable = True
         self.barriers: dict[int, BarrierReport] = {}
         self.lines: tuple[PendingLine, ...] = ()
+        self.discarded: list[tuple[str, int]] = []
+        self.rewritten: set[str] = set()
         self.acknowledged_lines: tuple[AcknowledgedLine, ...] = ()
         self.acknowledged_page_lines = 2
         self.views: dict[ObjectName, View] = {}
@@ -496,9 +498,10 @@ class FakeStore:
         await self._called("retry_quarantined")
         return 3
 
-    async def discard_quarantined(self, bucket: str, key: str) -> int:
+    async def discard_quarantined(self, bucket: str, key: str, sequence: int) -> int:
         await self._called("discard_quarantined")
-        return 1
+        self.discarded.append((key, sequence))
+        return 0 if key in self.rewritten else 1
 
     # --- inside --------------------------------------------------------------------------------------------------------
 

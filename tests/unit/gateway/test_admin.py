@@ -98,7 +98,7 @@ async def test_the_verbs_answer_json_when_they_are_signed(gateway: RunningGatewa
     )
     retried = msgspec.json.decode((await ask(gateway, "POST", "/-/retry?bucket=bucket")).body, type=Changed)
     dropped = msgspec.json.decode(
-        (await ask(gateway, "POST", "/-/discard?bucket=bucket&key=k")).body, type=Changed
+        (await ask(gateway, "POST", "/-/discard?bucket=bucket&key=k&sequence=9")).body, type=Changed
     )
 
     assert status.quarantined == pending == (LINE,)
@@ -153,7 +153,9 @@ async def test_acknowledged_keys_are_told_by_page_or_by_key(gateway: RunningGate
         ("GET", "/-/pending?bucket=b&after=x", 400),
         ("GET", "/-/quarantine?prefix=p", 400),
         ("GET", "/-/acknowledged", 400),
-        ("POST", "/-/discard?bucket=b", 400),
+        ("POST", "/-/discard?bucket=b&sequence=1", 400),
+        ("POST", "/-/discard?bucket=b&key=k", 400),
+        ("POST", "/-/discard?bucket=b&key=k&sequence=x", 400),
         ("GET", "/-/flush/abc", 400),
         ("GET", "/-/retry?bucket=b", 405),
         ("POST", "/-/status", 405),

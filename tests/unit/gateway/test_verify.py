@@ -241,3 +241,24 @@ async def test_a_prefix_is_discarded_only_when_it_is_confirmed_and_lists_first(
     assert "these 120 changes would be lost" in asked.err
     assert gateway.store.calls == 120 * ["discard_quarantined"]
     assert "120 changes discarded, 120.0 KiB lost" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flags", [("s3://bucket/k0002",), ("s3://bucket/k", "--prefix")])
+async def test_what_was_written_since_it_was_listed_stays_when_it_is_discarded(
+    gateway: RunningGateway,
+    origin: FakeOrigin,
+    capsys: pytest.CaptureFixture[str],
+    flags: tuple[str, ...],
+) -> None:
+    """The gateway is told which change was listed; a key that has another by now keeps it, and the command says so with status 1."""
+    gateway.store.lines = (waiting(2, "quarantined"),)
+    gateway.store.rewritten = {"k0002"}
+
+    status = await run(gateway, origin, "discard", *flags, "--yes")
+
+    said = capsys.readouterr()
+    assert status == 1
+    assert gateway.store.discarded == [("k0002", 2)]
+    assert "quarantined s3://bucket/k0002" in said.out
+    assert "0 changes discarded, 0 B lost" in said.out
+    assert "1 of those listed were not discarded" in said.err
