@@ -6,7 +6,7 @@
     GET  /-/status                         StatusReport
     POST /-/flush?bucket=&prefix=          BarrierReport of a new barrier
     GET  /-/flush/{id}?wait=SECONDS        BarrierReport, after at most WAIT_S_MAX
-    GET  /-/pending?bucket=&prefix=&after= what is not at the origin yet, oldest first, behind a sequence
+    GET  /-/pending?bucket=&prefix=&after= PendingPage of what is not at the origin yet, oldest first, behind a sequence
     GET  /-/quarantine?bucket=&prefix=&after=  the part of it that the origin refused
     GET  /-/acknowledged?bucket=&prefix=&after=&deep=  AcknowledgedPage, in the order of keys, behind a key
     GET  /-/acknowledged?bucket=&key=      the AcknowledgedLine of one key, or null

@@ -26,13 +26,18 @@ from storage.records import (
     was_written_here,
 )
 from storage.rows import RowSource, decode_object, decode_overlay, decode_written
-from storage.types import ObjectName
+from storage.types import KIB, ObjectName
 
 ROWS_MAX: Final = 500
 """Rows in one step of the event loop: some milliseconds."""
 
-PART_RUNS_MAX: Final = 50_000
-"""Runs of equal parts in one page; an object of uneven parts has up to 10,000 of them."""
+PARTS_MAX: Final = 1000
+"""Parts that one page describes, but for the last object's, which has up to 10,000."""
+
+BYTES_MAX: Final = 256 * KIB
+"""Bytes of rows that are read for one page, about: a row of many parts is as long as hundreds of others."""
+
+FIRST_ROWS: Final = 8
 
 
 def acknowledged_page(
@@ -51,24 +56,40 @@ def acknowledged_page(
     start, stop = keys.prefix_range(bucket, prefix)
     if after:
         start = max(start, keys.object_key(bucket, after) + b"\x00")
-    objects = index.scan(Family.OBJECTS, start, stop, ROWS_MAX)
+    objects, is_more = _objects(index, start, stop)
     overlay = index.scan(Family.OVERLAY, start, stop, ROWS_MAX)
     # Where one scan is full, the other may reach past it: the page ends where both are known.
-    ends = [found[-1][0] for found in (objects, overlay) if len(found) == ROWS_MAX]
+    ends = [objects[-1][0]] if is_more else []
+    ends += [overlay[-1][0]] if len(overlay) == ROWS_MAX else []
     last = min(ends, default=None)
     dirty = {key: decode_overlay(value) for key, value in overlay if last is None or key <= last}
     known = {key: value for key, value in objects if last is None or key <= last}
     lines: list[AcknowledgedLine] = []
-    runs = 0
+    parts = 0
     for row_key in sorted({*dirty, *known}):
         name = keys.split_object_key(row_key)
         line = _line(name, known.get(row_key), dirty.get(row_key), (rows, planner), is_deep=is_deep)
         if line is not None:
             lines.append(line)
-            runs += len(line.part_runs)
-        if runs > PART_RUNS_MAX:
+            parts += sum(count for _, count in line.part_runs)
+        if parts >= PARTS_MAX:
             return AcknowledgedPage(tuple(lines), name.key)
     return AcknowledgedPage(tuple(lines), "" if last is None else keys.split_object_key(last).key)
+
+
+def _objects(index: RowSource, start: bytes, stop: bytes) -> tuple[list[tuple[bytes, bytes]], bool]:
+    """Read the rows of one page, by steps that grow while the rows are short; and say whether more may follow."""
+    found: list[tuple[bytes, bytes]] = []
+    size, step = 0, FIRST_ROWS
+    while size < BYTES_MAX and len(found) < ROWS_MAX:
+        step = min(step, ROWS_MAX - len(found))
+        rows = index.scan(Family.OBJECTS, start, stop, step)
+        found += rows
+        if len(rows) < step:
+            return found, False
+        size += sum(len(value) for _, value in rows)
+        start, step = rows[-1][0] + b"\x00", 2 * step
+    return found, True
 
 
 def acknowledged_line(

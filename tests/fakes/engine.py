@@ -56,6 +56,7 @@ from storage.requests import (
     OriginReply,
     PartsPage,
     PendingLine,
+    PendingPage,
     PublishReport,
     PutRequest,
     PutResult,
@@ -473,16 +474,17 @@ class FakeStore:
 
     def pending(
         self, bucket: str, prefix: str, limit: int, after: int = 0, *, is_quarantined: bool = False
-    ) -> tuple[PendingLine, ...]:
-        behind = (
+    ) -> PendingPage:
+        behind = [
             line
             for line in self.lines
             if line.sequence > after
             and bucket in ("", line.bucket)
             and line.key.startswith(prefix)
             and (line.state == "quarantined" or not is_quarantined)
-        )
-        return tuple(behind)[:limit]
+        ]
+        lines = tuple(behind[:limit])
+        return PendingPage(lines, lines[-1].sequence if len(lines) < len(behind) else 0)
 
     def acknowledged(
         self, bucket: str, prefix: str, after: str = "", *, is_deep: bool = False

@@ -166,11 +166,11 @@ async def test_quarantined_changes_are_paged_by_their_sequence() -> None:
             await running.put(key, b"x")
         await until(lambda: len(running.engine.status().quarantined) == 3)
 
-        first = running.engine.pending("", "", 2, is_quarantined=True)
-        rest = running.engine.pending("", "", 2, first[-1].sequence, is_quarantined=True)
+        first = running.engine.pending("", "", 2, is_quarantined=True).lines
+        rest = running.engine.pending("", "", 2, first[-1].sequence, is_quarantined=True).lines
 
         assert [line.key for line in (*first, *rest)] == ["bad1", "bad2", "bad3"]
-        assert running.engine.pending(BUCKET, "bad3", 9, is_quarantined=True) == rest
+        assert running.engine.pending(BUCKET, "bad3", 9, is_quarantined=True).lines == rest
 
 
 async def test_pending_changes_are_paged_by_their_sequence() -> None:
@@ -179,7 +179,7 @@ async def test_pending_changes_are_paged_by_their_sequence() -> None:
         for key in ("a", "b", "c"):
             await running.put(key, b"x")
 
-        first = running.engine.pending(BUCKET, "", 2)
-        rest = running.engine.pending(BUCKET, "", 2, first[-1].sequence)
+        first = running.engine.pending(BUCKET, "", 2).lines
+        rest = running.engine.pending(BUCKET, "", 2, first[-1].sequence).lines
 
         assert [line.key for line in (*first, *rest)] == ["a", "b", "c"]

@@ -435,7 +435,7 @@ async def test_quarantine_survives_a_kill() -> None:
     """A killed gateway comes back with the refused change where it was, not tried again."""
     async with running_engine(flush=QUICK) as running:
         await quarantine(running)
-        await until(lambda: bool(running.engine.pending(BUCKET, "", 1)[0].reason))
+        await until(lambda: bool(running.engine.pending(BUCKET, "", 1).lines[0].reason))
         await pause(0.05)
         disk, index_home = running.stop_uncleanly()
 
