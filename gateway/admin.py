@@ -6,14 +6,14 @@
     GET  /-/status                         StatusReport
     POST /-/flush?bucket=&prefix=          BarrierReport of a new barrier
     GET  /-/flush/{id}?wait=SECONDS        BarrierReport, after at most WAIT_S_MAX
-    GET  /-/pending?bucket=&prefix=&after= what is not at the origin yet, oldest first, behind a sequence
+    GET  /-/pending?bucket=&prefix=&after= PendingPage of what is not at the origin yet, oldest first, behind a sequence
     GET  /-/quarantine?bucket=&prefix=&after=  the part of it that the origin refused
     GET  /-/acknowledged?bucket=&prefix=&after=&deep=  AcknowledgedPage, in the order of keys, behind a key
     GET  /-/acknowledged?bucket=&key=      the AcknowledgedLine of one key, or null
     POST /-/publish?bucket=&source=&target=&copy=   PublishReport of a new publish, or of copies where copy is 1
     GET  /-/publish/{id}?wait=SECONDS      PublishReport, after at most WAIT_S_MAX
     POST /-/retry?bucket=&prefix=          Changed
-    POST /-/discard?bucket=&key=           Changed
+    POST /-/discard?bucket=&key=&sequence= Changed: 0 where the key has another change by now
     GET  /-/policy?bucket=&key=            PolicyExplanation
     POST /-/reload                         ReloadReport, as SIGHUP does it
 
@@ -159,7 +159,8 @@ class Admin:
         bucket = _parameter(request, "bucket")
         if verb == "retry":
             return await self._store.retry_quarantined(bucket, _optional(request, "prefix"))
-        return await self._store.discard_quarantined(bucket, _parameter(request, "key"))
+        sequence = _number("sequence", _parameter(request, "sequence"))
+        return await self._store.discard_quarantined(bucket, _parameter(request, "key"), sequence)
 
     def _status(self) -> StatusReport:
         failure = "" if self._live is None else self._live.failure

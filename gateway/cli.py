@@ -191,6 +191,11 @@ def _discard(parsed: argparse.Namespace, settings: Settings) -> int:
         return _complain(f"these {len(refused)} changes would be lost for good: say --yes", WRONG_USE)
     count, size = proof_commands.discard(client, refused)
     _say(f"{count} changes discarded, {readable(size)} lost; the origin holds what it held before them")
+    if count < len(refused):
+        left = len(refused) - count
+        return _complain(
+            f"{left} of those listed were not discarded: they were replaced, sent or retried since", NOT_DONE
+        )
     return DONE
 
 

@@ -31,6 +31,8 @@ class Verdict(StrEnum):
     """The origin has confirmed it and does not have it now: another writer deleted it, or the origin lost it."""
     DIFFERENT = "different"
     """The origin has confirmed it and has something else now: another writer replaced it."""
+    GONE = "gone"
+    """Missing or different, and forgotten by the gateway while it was compared: deleted by a client just then, or seen by a read."""
     METADATA = "metadata"
     """Size and ETag are right; headers, metadata or tags are not."""
     BYTES = "bytes"

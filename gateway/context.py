@@ -27,7 +27,7 @@ from storage.requests import (
     OpenObject,
     OriginReply,
     PartsPage,
-    PendingLine,
+    PendingPage,
     PublishReport,
     PutRequest,
     PutResult,
@@ -246,8 +246,11 @@ class ObjectStore(Protocol):
 
     def pending(
         self, bucket: str, prefix: str, limit: int, after: int = 0, *, is_quarantined: bool = False
-    ) -> tuple[PendingLine, ...]:
-        """List acknowledged changes that are not at the origin, oldest first, behind sequence `after`."""
+    ) -> PendingPage:
+        """List acknowledged changes that are not at the origin, oldest first, behind sequence `after`.
+
+        A page may have few lines, or none, and not be the last: see `PendingPage.next_after`.
+        """
         ...
 
     def acknowledged(
@@ -264,8 +267,8 @@ class ObjectStore(Protocol):
         """Send what the origin refused once more; give how many changes."""
         ...
 
-    async def discard_quarantined(self, bucket: str, key: str) -> int:
-        """Give up what the origin refused of one key; give how many changes."""
+    async def discard_quarantined(self, bucket: str, key: str, sequence: int) -> int:
+        """Give up the change of that sequence, if the origin refused it and the key has no newer one; give how many changes."""
         ...
 
 

@@ -27,7 +27,7 @@ from gateway.verify import Depth, Verifier, VerifyReport
 from storage.clock import SystemClock
 from storage.origin.credentials import Credentials
 from storage.origin.endpoint import OriginSettings
-from storage.requests import PendingLine
+from storage.requests import PendingLine, PendingPage
 
 PROGRESS_S: Final = 5.0
 SHOWN_MAX: Final = 100
@@ -209,11 +209,12 @@ def pending(client: GatewayClient, verb: str, place: Place | None) -> Iterator[P
     """Give all lines of `/-/pending` or `/-/quarantine`, a page at a time in memory."""
     parameters = {} if place is None else {"bucket": place.bucket, "prefix": place.prefix}
     after = 0
-    while page := client.ask(
-        tuple[PendingLine, ...], "GET", f"/-/{verb}", {**parameters, "after": str(after)}
-    ):
-        yield from page
-        after = page[-1].sequence
+    while True:
+        page = client.ask(PendingPage, "GET", f"/-/{verb}", {**parameters, "after": str(after)})
+        yield from page.lines
+        if not page.next_after:
+            return
+        after = page.next_after
 
 
 def quarantined(client: GatewayClient, place: Place, *, is_prefix: bool) -> list[PendingLine]:
@@ -223,10 +224,10 @@ def quarantined(client: GatewayClient, place: Place, *, is_prefix: bool) -> list
 
 
 def discard(client: GatewayClient, lines: list[PendingLine]) -> tuple[int, int]:
-    """Give up each of these changes; say how many were given up, and their bytes. One that was replaced meanwhile stays."""
+    """Give up each of these changes; say how many were given up, and their bytes. A key that was written meanwhile keeps that write."""
     count = size = 0
     for line in lines:
-        parameters = {"bucket": line.bucket, "key": line.key}
+        parameters = {"bucket": line.bucket, "key": line.key, "sequence": str(line.sequence)}
         changed = client.ask(Changed, "POST", "/-/discard", parameters).changed
         count, size = count + changed, size + line.size * changed
     return count, size

@@ -1,10 +1,10 @@
 """What this gateway has acknowledged, key by key in the order of keys, for who compares it with the origin.
 
 Two kinds of rows say it: the overlay, of what is dirty, and the clean rows of versions that were written here, flushed or written
-through. Versions that were only read from the origin are left out: nobody was promised anything about them. The two are told apart
-by the origin's date, which a reading answer has and the answer to a write has not (AWS API_PutObject).
+through, which are marked so. Versions that were only read from the origin are left out: nobody was promised anything about them.
 
-A confirmed delete leaves no row, and a copy is the origin's own. An index that was rebuilt from the journal knows only what is dirty.
+A confirmed delete leaves no row, a copy and a write around the cache are the origin's own, and a version that a read found gone or
+replaced at the origin is forgotten. An index that was rebuilt from the journal knows only what is dirty.
 """
 
 from typing import Final
@@ -17,15 +17,27 @@ from storage.dirty_rows import DirtyRows
 from storage.family import Family
 from storage.flush import FlushPlanner
 from storage.flush_events import FlushState
-from storage.records import ObjectHead, ObjectRecord, ObjectState, OverlayRecord, PartSize
-from storage.rows import RowSource, decode_head, decode_object, decode_overlay
-from storage.types import ObjectName
+from storage.records import (
+    ObjectRecord,
+    ObjectState,
+    OverlayRecord,
+    PartSize,
+    WrittenHead,
+    was_written_here,
+)
+from storage.rows import RowSource, decode_object, decode_overlay, decode_written
+from storage.types import KIB, ObjectName
 
 ROWS_MAX: Final = 500
 """Rows in one step of the event loop: some milliseconds."""
 
-PART_RUNS_MAX: Final = 50_000
-"""Runs of equal parts in one page; an object of uneven parts has up to 10,000 of them."""
+PARTS_MAX: Final = 1000
+"""Parts that one page describes, but for the last object's, which has up to 10,000."""
+
+BYTES_MAX: Final = 256 * KIB
+"""Bytes of rows that are read for one page, about: a row of many parts is as long as hundreds of others."""
+
+FIRST_ROWS: Final = 8
 
 
 def acknowledged_page(
@@ -44,24 +56,40 @@ def acknowledged_page(
     start, stop = keys.prefix_range(bucket, prefix)
     if after:
         start = max(start, keys.object_key(bucket, after) + b"\x00")
-    objects = index.scan(Family.OBJECTS, start, stop, ROWS_MAX)
+    objects, is_more = _objects(index, start, stop)
     overlay = index.scan(Family.OVERLAY, start, stop, ROWS_MAX)
     # Where one scan is full, the other may reach past it: the page ends where both are known.
-    ends = [found[-1][0] for found in (objects, overlay) if len(found) == ROWS_MAX]
+    ends = [objects[-1][0]] if is_more else []
+    ends += [overlay[-1][0]] if len(overlay) == ROWS_MAX else []
     last = min(ends, default=None)
     dirty = {key: decode_overlay(value) for key, value in overlay if last is None or key <= last}
     known = {key: value for key, value in objects if last is None or key <= last}
     lines: list[AcknowledgedLine] = []
-    runs = 0
+    parts = 0
     for row_key in sorted({*dirty, *known}):
         name = keys.split_object_key(row_key)
         line = _line(name, known.get(row_key), dirty.get(row_key), (rows, planner), is_deep=is_deep)
         if line is not None:
             lines.append(line)
-            runs += len(line.part_runs)
-        if runs > PART_RUNS_MAX:
+            parts += sum(count for _, count in line.part_runs)
+        if parts >= PARTS_MAX:
             return AcknowledgedPage(tuple(lines), name.key)
     return AcknowledgedPage(tuple(lines), "" if last is None else keys.split_object_key(last).key)
+
+
+def _objects(index: RowSource, start: bytes, stop: bytes) -> tuple[list[tuple[bytes, bytes]], bool]:
+    """Read the rows of one page, by steps that grow while the rows are short; and say whether more may follow."""
+    found: list[tuple[bytes, bytes]] = []
+    size, step = 0, FIRST_ROWS
+    while size < BYTES_MAX and len(found) < ROWS_MAX:
+        step = min(step, ROWS_MAX - len(found))
+        rows = index.scan(Family.OBJECTS, start, stop, step)
+        found += rows
+        if len(rows) < step:
+            return found, False
+        size += sum(len(value) for _, value in rows)
+        start, step = rows[-1][0] + b"\x00", 2 * step
+    return found, True
 
 
 def acknowledged_line(
@@ -82,20 +110,20 @@ def _line(
     *,
     is_deep: bool,
 ) -> AcknowledgedLine | None:
-    head: ObjectHead | ObjectRecord | None = None
+    head: WrittenHead | ObjectRecord | None = None
     if row is not None and (dirty is None or not dirty.is_tombstone):
-        head = decode_object(row) if is_deep else decode_head(row)
-    if dirty is None and (head is None or not _was_written_here(head)):
+        head = decode_object(row) if is_deep else decode_written(row)
+    if dirty is None and (head is None or not _was_promised(head)):
         return None
     line = AcknowledgedLine(name.key) if head is None else _of_version(name.key, head)
     return line if dirty is None else _of_change(line, name, dirty, *flush)
 
 
-def _was_written_here(head: ObjectHead | ObjectRecord) -> bool:
-    return head.state is ObjectState.CLEAN and head.origin is not None and head.origin.last_modified_s == 0
+def _was_promised(head: WrittenHead | ObjectRecord) -> bool:
+    return head.state is ObjectState.CLEAN and was_written_here(head)
 
 
-def _of_version(key: str, head: ObjectHead | ObjectRecord) -> AcknowledgedLine:
+def _of_version(key: str, head: WrittenHead | ObjectRecord) -> AcknowledgedLine:
     line = AcknowledgedLine(
         key,
         size=head.size,

@@ -24,6 +24,7 @@ from storage.records import (
     ResidentRow,
     SegmentRow,
     Validated,
+    was_written_here,
 )
 from storage.rows import Rows, decode_resident
 from storage.types import ByteRange, Checksum, Extent, Location
@@ -112,6 +113,7 @@ class MarkValidated:
             validated=self.validated,
             origin=self.origin,
             checksums=record.checksums or self.checksums,
+            is_written_here=was_written_here(record),
         )
         rows.put_record(self.bucket, self.key, confirmed)
         return True

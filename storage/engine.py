@@ -39,7 +39,7 @@ from storage.published_lister import OnGeneration, unheard
 from storage.records import FORMAT, BucketFacts, EpochEnded
 from storage.recovery import Recovered, probe_disk
 from storage.reopen_pace import ReopenPace
-from storage.reports import barrier_report, pending_lines, quarantined_page, status_report, update_levels
+from storage.reports import barrier_report, pending_page, quarantined_page, status_report, update_levels
 from storage.requests import (
     BarrierReport,
     BucketEntry,
@@ -48,7 +48,7 @@ from storage.requests import (
     DeleteResult,
     OriginReply,
     PartsPage,
-    PendingLine,
+    PendingPage,
     PublishReport,
     PutRequest,
     PutResult,
@@ -525,12 +525,13 @@ class Engine:
 
     def pending(
         self, bucket: str, prefix: str, limit: int, after: int = 0, *, is_quarantined: bool = False
-    ) -> tuple[PendingLine, ...]:
+    ) -> PendingPage:
         """List acknowledged changes that are not at the origin, oldest first, behind sequence `after`."""
-        scope, components = Scope(bucket, prefix), self._components
+        scope, components, index = Scope(bucket, prefix), self._components, self._recovered.index
         if is_quarantined:
-            return quarantined_page(components.dirty_rows, components.planner, scope, limit, after)
-        return pending_lines(self._recovered.index, components.planner, scope, limit, after)
+            rows = components.dirty_rows
+            return quarantined_page(index, rows, components.planner, scope, limit, after)
+        return pending_page(index, components.planner, scope, limit, after)
 
     def acknowledged(
         self, bucket: str, prefix: str, after: str = "", *, is_deep: bool = False
@@ -554,7 +555,7 @@ class Engine:
         self._components.flusher.retry_quarantined(scope)
         return count
 
-    async def discard_quarantined(self, bucket: str, key: str) -> int:
-        """Give up what the origin refused of one key; give how many changes."""
+    async def discard_quarantined(self, bucket: str, key: str, sequence: int) -> int:
+        """Give up the change of that sequence, if the origin refused it and the key has no newer one; give how many changes."""
         async with self._life.write() as components:
-            return await components.flusher.discard(ObjectName(bucket, key))
+            return await components.flusher.discard(ObjectName(bucket, key), sequence)

@@ -183,13 +183,15 @@ class FlushPlanner:
         key = self._books.keys.get(name)
         return 0 if key is None else key.attempts
 
-    def quarantined_sequences(self, scope: Scope) -> list[int]:
-        """Give the sequences of all quarantined changes in scope, oldest quarantine first."""
-        return [key.entry.sequence for key in self._books.quarantined_in(scope) if key.entry is not None]
+    def is_quarantined(self, sequence: int) -> bool:
+        """Whether a change is the newest of its key, and refused for good."""
+        key = self._books.by_sequence(sequence)
+        is_newest = key is not None and key.entry is not None and key.entry.sequence == sequence
+        return key is not None and is_newest and key.state is FlushState.QUARANTINED
 
     def quarantined(self, limit: int) -> list[int]:
         """Give the sequences of quarantined changes, oldest quarantine first, at most `limit`."""
-        keys = self._books.quarantined_in(Scope())[:limit]
+        keys = self._books.oldest_quarantined(limit)
         return [key.entry.sequence for key in keys if key.entry is not None]
 
     def barrier_remaining(self, barrier_id: int) -> int:

@@ -1,5 +1,6 @@
 """The FlushPlanner's books: which keys and buckets there are, what they add up to, and what happened to them lately."""
 
+import itertools
 from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final
@@ -67,6 +68,10 @@ class FlushBooks:
     def quarantined_in(self, scope: Scope) -> list[FlushKey]:
         """Give the quarantined keys in scope, oldest quarantine first."""
         return [key for key in self._quarantined if key.name in scope]
+
+    def oldest_quarantined(self, limit: int) -> list[FlushKey]:
+        """Give up to `limit` quarantined keys, oldest quarantine first; looks at no others."""
+        return list(itertools.islice(self._quarantined, limit))
 
     def set_entry(self, key: FlushKey, entry: DirtyEntry) -> None:
         """Give a key, which has none, its newest change."""

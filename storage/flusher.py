@@ -452,11 +452,14 @@ class Flusher:
         """Send what the origin refused once more."""
         self._post(RetryQuarantined(scope))
 
-    async def discard(self, name: ObjectName) -> int:
-        """Give up what the origin refused of one key; give how many changes that were."""
+    async def discard(self, name: ObjectName, sequence: int) -> int:
+        """Give up the change of that sequence where it is the key's newest and the origin refused it; give how many changes.
+
+        Whoever names it has seen it in a list that may be old: a newer write of the key stays.
+        """
         async with self._parts.queue.turn(name, Turn.WRITE_BACK):
             entry = self.dirty_entry(name)
-            if entry is None or not self.quarantine_reason(name):
+            if entry is None or entry.sequence != sequence or not self.quarantine_reason(name):
                 return 0
             with self._parts.generations.writing(name):
                 await self._parts.commit.commit(Discarded(FORMAT, entry.sequence))

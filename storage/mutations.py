@@ -236,7 +236,12 @@ def _flushed(rows: Rows, mutation: Flushed) -> None:
     elif is_dirty:
         rows.clean(extents)
     flushed = msgspec.structs.replace(
-        record, state=ObjectState.CLEAN, origin=mutation.origin, validated=mutation.validated
+        record,
+        state=ObjectState.CLEAN,
+        origin=mutation.origin,
+        validated=mutation.validated,
+        # A change that was journaled before there was the mark gets it here.
+        is_written_here=True,
     )
     rows.put_object(entry.bucket, entry.key, flushed, () if mutation.releases else extents)
 

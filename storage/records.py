@@ -18,6 +18,9 @@ from storage.types import Checksum, Extent, Location
 
 FORMAT: Final = 1
 
+NOT_READ: Final = msgspec.Raw(b"\xc0")
+"""Stands for a field that is stepped over; the nil of MessagePack."""
+
 
 class ObjectState(IntEnum):
     """Where a version stands towards the origin."""
@@ -65,6 +68,7 @@ class ObjectRecord(msgspec.Struct, frozen=True, array_like=True):
         origin: None until the origin has held this version.
         extents: Present byte ranges in ascending order; empty and `extents_spilled` set where there are more than
             INLINE_EXTENTS_MAX, which then all stand in the extents family.
+        is_written_here: A client was told that this gateway has taken it; stays, whatever the origin says of it later.
     """
 
     format: int
@@ -82,6 +86,7 @@ class ObjectRecord(msgspec.Struct, frozen=True, array_like=True):
     parts: tuple[PartSize, ...] = ()
     extents: tuple[Extent, ...] = ()
     extents_spilled: bool = False
+    is_written_here: bool = False
 
 
 class ObjectHead(msgspec.Struct, frozen=True, array_like=True):
@@ -94,6 +99,37 @@ class ObjectHead(msgspec.Struct, frozen=True, array_like=True):
     last_modified_s: int
     state: ObjectState
     origin: OriginIdentity | None
+
+
+class WrittenHead(msgspec.Struct, frozen=True, array_like=True):
+    """An ObjectRecord of which only the first fields and the last are read; the others are stepped over as they lie."""
+
+    format: int
+    version_id: int
+    size: int
+    etag: str
+    last_modified_s: int
+    state: ObjectState
+    origin: OriginIdentity | None
+    validated: msgspec.Raw
+    headers: msgspec.Raw = NOT_READ
+    user_metadata: msgspec.Raw = NOT_READ
+    tags: msgspec.Raw = NOT_READ
+    checksums: msgspec.Raw = NOT_READ
+    parts: msgspec.Raw = NOT_READ
+    extents: msgspec.Raw = NOT_READ
+    extents_spilled: msgspec.Raw = NOT_READ
+    is_written_here: bool = False
+
+
+def was_written_here(record: ObjectRecord | WrittenHead) -> bool:
+    """Whether a client was told that this gateway has taken a clean version.
+
+    A row from before the field has no mark. It shows by the origin's date, which the answer to a read has and the answer to a
+    write has not (AWS API_PutObject), until the origin is asked about it; `cached.MarkValidated` sets the mark then.
+    """
+    is_undated = record.origin is not None and record.origin.last_modified_s == 0
+    return record.is_written_here or is_undated
 
 
 class OverlayRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -1,7 +1,7 @@
 """What the operator is shown: pending changes, barriers, the state of the engine."""
 
-import heapq
 import itertools
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -16,29 +16,40 @@ from storage.flush_events import BarrierBlocked, Remaining, Scope
 from storage.flush_waits import Barrier
 from storage.records import DirtyEntry
 from storage.recovery import Recovered
-from storage.requests import BarrierReport, PendingLine, PointerLine, StatusReport
+from storage.requests import BarrierReport, PendingLine, PendingPage, PointerLine, StatusReport
 from storage.rows import RowSource, decode_dirty
 from storage.types import ObjectName
 
 QUARANTINED_SHOWN_MAX: Final = 1000
-SCAN_ROWS: Final = 1000
+ROWS_MAX: Final = 2000
+"""Rows of the flush queue that one step of the event loop looks at: some milliseconds."""
 
 DIRTY_STOP: Final = b"\xff" * 9
 """Behind every row of the flush queue, whose keys are sequences of eight bytes."""
 
 
-def pending_lines(
+def pending_page(
     index: RowSource, planner: FlushPlanner, scope: Scope, limit: int, after: int = 0
-) -> tuple[PendingLine, ...]:
+) -> PendingPage:
     """List up to `limit` dirty changes in scope behind sequence `after`, oldest first; quarantined ones are among them."""
+    return _page(index, planner, lambda entry: ObjectName(entry.bucket, entry.key) in scope, limit, after)
+
+
+def _page(
+    index: RowSource, planner: FlushPlanner, is_wanted: Callable[[DirtyEntry], bool], limit: int, after: int
+) -> PendingPage:
+    """Look at ROWS_MAX rows of the flush queue at most, however few of them are wanted."""
+    rows = index.scan(Family.DIRTY, keys.dirty_key(after + 1), DIRTY_STOP, ROWS_MAX if limit else 0)
     lines: list[PendingLine] = []
-    start = keys.dirty_key(after + 1)
-    while len(lines) < limit and (rows := index.scan(Family.DIRTY, start, DIRTY_STOP, SCAN_ROWS)):
-        entries = (decode_dirty(value) for _, value in rows)
-        in_scope = (entry for entry in entries if ObjectName(entry.bucket, entry.key) in scope)
-        lines += [_line(entry, planner) for entry in itertools.islice(in_scope, limit - len(lines))]
-        start = rows[-1][0] + b"\x00"
-    return tuple(lines)
+    reached = after
+    for _, value in rows:
+        entry = decode_dirty(value)
+        reached = entry.sequence
+        if is_wanted(entry):
+            lines.append(_line(entry, planner))
+            if len(lines) == limit:
+                return PendingPage(tuple(lines), reached)
+    return PendingPage(tuple(lines), reached if len(rows) == ROWS_MAX else 0)
 
 
 def quarantined_lines(rows: DirtyRows, planner: FlushPlanner, limit: int) -> tuple[PendingLine, ...]:
@@ -48,12 +59,28 @@ def quarantined_lines(rows: DirtyRows, planner: FlushPlanner, limit: int) -> tup
 
 
 def quarantined_page(
-    rows: DirtyRows, planner: FlushPlanner, scope: Scope, limit: int, after: int
-) -> tuple[PendingLine, ...]:
-    """List up to `limit` quarantined changes in scope behind sequence `after`, in the order of sequences."""
-    behind = (sequence for sequence in planner.quarantined_sequences(scope) if sequence > after)
-    entries = (rows.entry(sequence) for sequence in heapq.nsmallest(limit, behind))
-    return tuple(_line(entry, planner) for entry in entries if entry is not None)
+    index: RowSource, rows: DirtyRows, planner: FlushPlanner, scope: Scope, limit: int, after: int
+) -> PendingPage:
+    """List up to `limit` quarantined changes in scope behind sequence `after`, in the order of sequences.
+
+    Where they are few, no others are looked at. Where they are many, the flush queue's rows are gone through by pages, since to sort
+    all of them for each page would hold up the event loop.
+    """
+    known = planner.quarantined(ROWS_MAX + 1)
+    if len(known) > ROWS_MAX:
+        return _page(
+            index,
+            planner,
+            lambda entry: (
+                ObjectName(entry.bucket, entry.key) in scope and planner.is_quarantined(entry.sequence)
+            ),
+            limit,
+            after,
+        )
+    entries = (rows.entry(sequence) for sequence in sorted(known) if sequence > after)
+    in_scope = (e for e in entries if e is not None and ObjectName(e.bucket, e.key) in scope)
+    lines = tuple(_line(entry, planner) for entry in itertools.islice(in_scope, limit))
+    return PendingPage(lines, lines[-1].sequence if len(lines) == limit else 0)
 
 
 def _line(entry: DirtyEntry, planner: FlushPlanner) -> PendingLine:

@@ -202,6 +202,13 @@ class PendingLine(msgspec.Struct, frozen=True):
     reason: str
 
 
+class PendingPage(msgspec.Struct, frozen=True):
+    """Lines in the order of sequences, perhaps none. `next_after` is the sequence to go on after, 0 at the end."""
+
+    lines: tuple[PendingLine, ...]
+    next_after: int = 0
+
+
 class BarrierReport(msgspec.Struct, frozen=True):
     """How far a flush barrier is: `remaining` changes are not at the origin yet, `blocked` says which cannot and why."""
 

@@ -29,6 +29,7 @@ from storage.records import (
     ResidentRow,
     SegmentRow,
     UploadRecord,
+    WrittenHead,
     encode,
 )
 from storage.types import EXTENT_BYTES_MAX, INLINE_EXTENTS_MAX, ByteRange, Extent, Stream
@@ -96,6 +97,7 @@ class _Decoders:
 
     object = msgspec.msgpack.Decoder(ObjectRecord)
     head = msgspec.msgpack.Decoder(ObjectHead)
+    written = msgspec.msgpack.Decoder(WrittenHead)
     overlay = msgspec.msgpack.Decoder(OverlayRecord)
     dirty = msgspec.msgpack.Decoder(DirtyEntry)
     upload = msgspec.msgpack.Decoder(UploadRecord)
@@ -109,6 +111,7 @@ class _Decoders:
 
 decode_object = _Decoders.object.decode
 decode_head = _Decoders.head.decode
+decode_written = _Decoders.written.decode
 decode_overlay = _Decoders.overlay.decode
 decode_dirty = _Decoders.dirty.decode
 decode_upload = _Decoders.upload.decode

@@ -231,6 +231,7 @@ class Uploads:
                 tags=upload.tags,
                 checksums=checksums,
                 parts=sizes,
+                is_written_here=True,
             )
             entry = new_entry(
                 name,

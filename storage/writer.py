@@ -172,6 +172,7 @@ class Writer:
             tags=request.tags,
             checksums=content.checksums(),
             extents=intake.extents,
+            is_written_here=True,
         )
 
     def _entry(
@@ -313,6 +314,7 @@ class Writer:
             user_metadata=request.user_metadata,
             tags=request.tags,
             checksums=content.checksums(),
+            is_written_here=True,
         )
         with suppress(StorageError):
             is_stored = await self._parts.applier.change(StoreVersion(name.bucket, name.key, record, 0))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gateway.ledger.book import Book
-from gateway.ledger.entries import ATTEMPT_METADATA, Acknowledged, Attempt, Broken, Unanswered
+from gateway.ledger.entries import ATTEMPT_METADATA, Acknowledged, Attempt, Broken, Refused, Unanswered
 from gateway.ledger.history import KeyHistory
 from gateway.s3_endpoint import Answer, EndpointError, S3Endpoint
 from storage.clock import Clock
@@ -39,6 +39,9 @@ SETTLE_S: Final = 5.0
 """A key is left alone so long after a copy, or a request that the endpoint sat on, had no answer: it may land late."""
 
 _OPERATIONS: Final = ("put",) * 60 + ("delete",) * 15 + ("copy",) * 10 + ("complete",) * 15
+_OPEN_STATUSES: Final = frozenset({408, 409, 499})
+"""Of the 4xx those of requests that were given up on, or met another one: they may have been carried out."""
+
 _GONE: Final = frozenset({"NoSuchUpload", "InvalidPart"})
 
 
@@ -310,7 +313,11 @@ class Client:
             return answer
         if answer is not None:
             reason = f"{answer.status} {answer.code}"
-        self._book.append(Unanswered(attempt.number, attempt.key, reason))
+        if answer is not None and is_definite(answer.status):
+            self._book.append(Refused(attempt.number, attempt.key, reason))
+            history.refuse(attempt.number)
+        else:
+            self._book.append(Unanswered(attempt.number, attempt.key, reason))
         self.tally.counts[attempt.operation, "refused" if answer is not None else "unanswered"] += 1
         if may_land:
             self._left_alone_until_s[attempt.key] = self._clock.monotonic_s() + self._settings.settle_s
@@ -348,6 +355,11 @@ class Client:
 
     def _body(self, number: int, size: int) -> bytes:
         return random.Random(f"{self._settings.seed}/{number}").randbytes(size)  # noqa: S311 - as above
+
+
+def is_definite(status: int) -> bool:
+    """Whether an answer that is no success says that the request is not done, and will not be (RFC 9110 section 15.5)."""
+    return 400 <= status < 500 and status not in _OPEN_STATUSES
 
 
 def _sha256(body: bytes) -> str:

@@ -1,7 +1,7 @@
 """The lines of a ledger: what a client asked for, and what it was told.
 
 A ledger is a text file, one JSON object a line, only ever appended to. An `Attempt` is on the disk before its request is sent;
-`Acknowledged` or `Unanswered` follows it, and is on the disk before the next request of the same key is sent. So whatever cuts a
+`Acknowledged`, `Refused` or `Unanswered` follows it, and is on the disk before the next request of the same key is sent. So whatever cuts a
 ledger short, it never lacks a request that was sent, and lacks an acknowledgement only of a request that was the key's last: it then
 expects less than is there, never more.
 
@@ -73,7 +73,15 @@ class Acknowledged(_Line, frozen=True):
 
 
 class Unanswered(_Line, frozen=True):
-    """The attempt was refused or not answered: it may have taken effect all the same."""
+    """The attempt was not answered, or answered what leaves open whether it took effect."""
+
+    number: int
+    key: str
+    reason: str
+
+
+class Refused(_Line, frozen=True):
+    """The attempt was answered that it is not done, a 4xx: it must never come to be seen."""
 
     number: int
     key: str
@@ -94,7 +102,7 @@ class Broken(_Line, frozen=True):
     what: str
 
 
-Line = Begun | Attempt | Acknowledged | Unanswered | Seen | Broken
+Line = Begun | Attempt | Acknowledged | Refused | Unanswered | Seen | Broken
 
 _DECODER: Final = msgspec.json.Decoder(Line)
 

@@ -1,7 +1,8 @@
 """What a ledger says of each key, and whether what was read of it may be.
 
 A key must show its last acknowledged state, or that of an attempt that came after it: such a request was sent and not answered, so
-it may have happened. Anything else is a violation: the state is gone, one that was superseded is back, or bytes, size or ETag are not
+it may have happened. Anything else is a violation: the state is gone, one that was superseded is back, one that was refused is there,
+or bytes, size or ETag are not
 those of the attempt that the object names.
 
 What a check has seen of such an attempt must stay so. A copy is the exception: it may be under way at the origin when the gateway is
@@ -14,7 +15,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.ledger.entries import Acknowledged, Attempt, Begun, Broken, LedgerError, Line, Seen, Unanswered
+from gateway.ledger.entries import (
+    Acknowledged,
+    Attempt,
+    Begun,
+    Broken,
+    LedgerError,
+    Line,
+    Refused,
+    Seen,
+    Unanswered,
+)
 
 ABSENT: Final = 0
 """Stands for the attempt of a key that nobody ever wrote."""
@@ -40,6 +51,7 @@ class KeyHistory:
     Attributes:
         attempts: By number, in order.
         told: ETags of the answers, by number.
+        refused: Numbers of attempts that were answered that they are not done.
         settled: The newest attempt that was acknowledged or seen; ABSENT for none.
         confirmed: The newest that was acknowledged to the client itself.
         horizon: Attempts up to this number can no longer come to be seen, unless settled or a copy.
@@ -48,6 +60,7 @@ class KeyHistory:
     attempts: dict[int, Attempt] = field(default_factory=dict)
     told: dict[int, str] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
+    refused: set[int] = field(default_factory=set)
     settled: int = ABSENT
     confirmed: int = ABSENT
     horizon: int = ABSENT
@@ -69,13 +82,18 @@ class KeyHistory:
         later = [
             number
             for number, attempt in self.attempts.items()
-            if number > self.horizon or (attempt.operation == "copy" and number > self.confirmed)
+            if number not in self.refused
+            and (number > self.horizon or (attempt.operation == "copy" and number > self.confirmed))
         ]
         return [self.settled, *(number for number in later if number != self.settled)]
 
     def acknowledge(self, number: int) -> None:
         """Count an attempt as done, and all before it as superseded."""
         self.settled = self.confirmed = self.horizon = number
+
+    def refuse(self, number: int) -> None:
+        """Count an attempt as one that must never come to be seen."""
+        self.refused.add(number)
 
     def see(self, number: int) -> None:
         """Count an attempt as what the key holds: of all that were sent up to now, no other can come to be seen."""
@@ -93,6 +111,7 @@ class KeyHistory:
         """Drop what only a report would show: a load that runs for days keeps what it needs to go on."""
         self.attempts = {number: one for number, one in self.attempts.items() if number >= self.settled}
         self.told = {number: etag for number, etag in self.told.items() if number >= self.settled}
+        self.refused = {number for number in self.refused if number >= self.settled}
 
     def lines(self) -> list[str]:
         """Write the newest part of the history for people."""
@@ -135,6 +154,10 @@ class Histories:
                 history.told[line.number] = line.etag
                 history.acknowledge(line.number)
                 self.acknowledged_total += 1
+            case Refused():
+                history = self._history(line.key, line.number)
+                history.reasons[line.number] = line.reason
+                history.refuse(line.number)
             case Unanswered():
                 self._history(line.key, line.number).reasons[line.number] = line.reason
             case Seen():
@@ -170,6 +193,8 @@ def judge(history: KeyHistory, found: Found | None, *, compares_etag: bool = Tru
     if attempt is None:
         return ABSENT, f"FOREIGN: the object names attempt {found.attempt!r}, which this key never had"
     number = attempt.number
+    if number in history.refused:
+        return number, f"REFUSED: attempt {number} is read, which was answered {history.reasons[number]!r}"
     if number not in allowed:
         return number, f"BACK: attempt {number} is read, which attempt {history.settled} has superseded"
     return number, _difference(attempt, history.told.get(number, ""), found, compares_etag=compares_etag)

@@ -74,6 +74,30 @@ def test_verify_says_when_the_gateway_can_be_left(fake: FakeOriginProcess, runni
     assert left == bodies
 
 
+def test_verify_names_what_the_origin_lost_when_it_was_asked_about_it_before(
+    fake: FakeOriginProcess, cache_dir: Path
+) -> None:
+    """A GET that revalidates a flushed object does not hide it: once the origin has lost it, it is missing, after a restart too."""
+    with gateway(fake.endpoint, cache_dir, freshness="always") as running:
+        client = running.client()
+        for key in ("kept", "lost"):
+            client.put_object(Bucket="data", Key=key, Body=b"body")
+        running.flush("s3://data/")
+        for _ in range(2):
+            client.get_object(Bucket="data", Key="lost")["Body"].read()
+        fake.client().delete_object(Bucket="data", Key="lost")
+
+        found, report, _ = running.execute("verify", "s3://data/")
+        running.stop()
+    with gateway(fake.endpoint, cache_dir) as running:
+        again, report_again, _ = running.execute("verify", "s3://data/")
+
+    assert (found, again) == (1, 1)
+    assert report.startswith("missing     s3://data/lost: ")
+    assert report.splitlines()[-1].startswith("1 of 2 acknowledged keys are at the origin")
+    assert report_again == report
+
+
 def test_quarantine_is_listed_retried_and_discarded(fake: FakeOriginProcess, running: GatewayProcess) -> None:
     """What was refused shows with reason and age; a retry sends it, a discard gives it up, and each says what it did."""
     fake.add_fault(operation="PutObject", key="data/bad*", times=-1, status=400, code="InvalidRequest")

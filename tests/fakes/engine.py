@@ -56,6 +56,7 @@ from storage.requests import (
     OriginReply,
     PartsPage,
     PendingLine,
+    PendingPage,
     PublishReport,
     PutRequest,
     PutResult,
@@ -162,6 +163,8 @@ class FakeStore:
         self.is_writable = True
         self.barriers: dict[int, BarrierReport] = {}
         self.lines: tuple[PendingLine, ...] = ()
+        self.discarded: list[tuple[str, int]] = []
+        self.rewritten: set[str] = set()
         self.acknowledged_lines: tuple[AcknowledgedLine, ...] = ()
         self.acknowledged_page_lines = 2
         self.views: dict[ObjectName, View] = {}
@@ -471,16 +474,17 @@ class FakeStore:
 
     def pending(
         self, bucket: str, prefix: str, limit: int, after: int = 0, *, is_quarantined: bool = False
-    ) -> tuple[PendingLine, ...]:
-        behind = (
+    ) -> PendingPage:
+        behind = [
             line
             for line in self.lines
             if line.sequence > after
             and bucket in ("", line.bucket)
             and line.key.startswith(prefix)
             and (line.state == "quarantined" or not is_quarantined)
-        )
-        return tuple(behind)[:limit]
+        ]
+        lines = tuple(behind[:limit])
+        return PendingPage(lines, lines[-1].sequence if len(lines) < len(behind) else 0)
 
     def acknowledged(
         self, bucket: str, prefix: str, after: str = "", *, is_deep: bool = False
@@ -496,9 +500,10 @@ class FakeStore:
         await self._called("retry_quarantined")
         return 3
 
-    async def discard_quarantined(self, bucket: str, key: str) -> int:
+    async def discard_quarantined(self, bucket: str, key: str, sequence: int) -> int:
         await self._called("discard_quarantined")
-        return 1
+        self.discarded.append((key, sequence))
+        return 0 if key in self.rewritten else 1
 
     # --- inside --------------------------------------------------------------------------------------------------------
 

@@ -4,13 +4,14 @@ import pytest
 
 from storage.acknowledgements import AcknowledgedLine
 from storage.flush_events import FlushSettings
-from storage.policy import Policy
+from storage.policy import Freshness, FreshnessMode, Policy
 from storage.types import ObjectName, WriteMode
 from tests.fakes.origin_faults import Fault
 from tests.fakes.running_engine import BUCKET, BytesContent, RunningEngine, running_engine
 from tests.fakes.writing import delete, flushed, md5, request, until, upload
 
 HELD = Policy(flush_delay_s=60.0)
+ALWAYS = Policy(freshness=Freshness(FreshnessMode.ALWAYS))
 QUICK = FlushSettings(retry_s_min=0.02, retry_s_max=0.05)
 
 
@@ -43,6 +44,31 @@ async def test_what_was_written_here_is_listed_and_what_was_only_read_is_not() -
             ("through", 3, md5(b"123"), ""),
         ]
         assert all(line.origin_etag == line.etag for line in found)
+
+
+@pytest.mark.parametrize("mode", [None, WriteMode.THROUGH])
+async def test_what_was_written_here_stays_listed_when_the_origin_was_asked_about_it(
+    mode: WriteMode | None,
+) -> None:
+    """A revalidation learns the origin's date and changes nothing of what was promised; an upload's neither."""
+    async with running_engine(policy=ALWAYS) as running:
+        await running.engine.put_object(request("k", mode=mode), BytesContent(b"12345"))
+        await upload(running, "made", [b"abc"])
+        running.origin.store.put(BUCKET, "read", b"theirs")
+        await flushed(running)
+        for key in ("k", "made", "read"):
+            await running.get(key)
+            await running.fills_ended()
+            await running.get(key)
+        running.origin.store._delete(BUCKET, "k")
+
+        found = lines(running)
+
+        assert [(line.key, line.state) for line in found] == [("k", ""), ("made", "")]
+        asked = running.engine._components.supply.record(ObjectName(BUCKET, "k"))
+        assert asked is not None
+        assert asked.origin is not None
+        assert asked.origin.last_modified_s > 0
 
 
 async def test_dirty_changes_are_listed_with_their_state() -> None:
@@ -140,11 +166,11 @@ async def test_quarantined_changes_are_paged_by_their_sequence() -> None:
             await running.put(key, b"x")
         await until(lambda: len(running.engine.status().quarantined) == 3)
 
-        first = running.engine.pending("", "", 2, is_quarantined=True)
-        rest = running.engine.pending("", "", 2, first[-1].sequence, is_quarantined=True)
+        first = running.engine.pending("", "", 2, is_quarantined=True).lines
+        rest = running.engine.pending("", "", 2, first[-1].sequence, is_quarantined=True).lines
 
         assert [line.key for line in (*first, *rest)] == ["bad1", "bad2", "bad3"]
-        assert running.engine.pending(BUCKET, "bad3", 9, is_quarantined=True) == rest
+        assert running.engine.pending(BUCKET, "bad3", 9, is_quarantined=True).lines == rest
 
 
 async def test_pending_changes_are_paged_by_their_sequence() -> None:
@@ -153,7 +179,7 @@ async def test_pending_changes_are_paged_by_their_sequence() -> None:
         for key in ("a", "b", "c"):
             await running.put(key, b"x")
 
-        first = running.engine.pending(BUCKET, "", 2)
-        rest = running.engine.pending(BUCKET, "", 2, first[-1].sequence)
+        first = running.engine.pending(BUCKET, "", 2).lines
+        rest = running.engine.pending(BUCKET, "", 2, first[-1].sequence).lines
 
         assert [line.key for line in (*first, *rest)] == ["a", "b", "c"]

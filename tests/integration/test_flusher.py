@@ -360,12 +360,27 @@ async def test_quarantined_change_is_given_up_on_command() -> None:
         running.origin.store.put(BUCKET, "k", b"old")
         await quarantine(running)
 
-        assert await running.engine.discard_quarantined(BUCKET, "k") == 1
-        assert await running.engine.discard_quarantined(BUCKET, "k") == 0
+        (refused,) = running.engine.status().quarantined
+        assert await running.engine.discard_quarantined(BUCKET, "k", refused.sequence) == 1
+        assert await running.engine.discard_quarantined(BUCKET, "k", refused.sequence) == 0
 
         assert (await running.get("k")).data == b"old"
         assert running.engine.status().quarantined == ()
         assert running.engine.status().cache_dirty_bytes == 0
+
+
+async def test_a_newer_change_stays_when_the_one_that_was_listed_is_given_up() -> None:
+    """A write that came after the list was made, refused too by now, is not what the operator has given up."""
+    async with running_engine(flush=QUICK, policy=Policy()) as running:
+        await quarantine(running)
+        (listed,) = running.engine.status().quarantined
+        await quarantine(running, data=b"newer")
+
+        assert await running.engine.discard_quarantined(BUCKET, "k", listed.sequence) == 0
+
+        (newer,) = running.engine.status().quarantined
+        assert (await running.get("k")).data == b"newer"
+        assert await running.engine.discard_quarantined(BUCKET, "k", newer.sequence) == 1
 
 
 @pytest.mark.parametrize(
@@ -420,7 +435,7 @@ async def test_quarantine_survives_a_kill() -> None:
     """A killed gateway comes back with the refused change where it was, not tried again."""
     async with running_engine(flush=QUICK) as running:
         await quarantine(running)
-        await until(lambda: bool(running.engine.pending(BUCKET, "", 1)[0].reason))
+        await until(lambda: bool(running.engine.pending(BUCKET, "", 1).lines[0].reason))
         await pause(0.05)
         disk, index_home = running.stop_uncleanly()
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.ledger.book import Book, lines_of
 from gateway.ledger.check import CheckReport
-from gateway.ledger.client import LoadSettings, Tally
+from gateway.ledger.client import LoadSettings, Tally, is_definite
 from gateway.ledger.entries import Attempt, Broken, LedgerError
 from gateway.ledger.history import Histories
 from gateway.ledger.load import Load
@@ -100,7 +100,7 @@ async def test_a_load_that_all_went_well_is_found_right(written: Written) -> Non
 
 
 async def test_a_load_goes_on_through_failures_and_is_found_right(written: Written) -> None:
-    """Refused, cut and lost answers are written down as such; both states are then allowed."""
+    """Throttled, cut and lost answers are written down as such; both states are then allowed."""
     for fault in (
         Fault(times=5, skip=5, status=503, code="SlowDown"),
         Fault(operation="PutObject", times=5, skip=10, drop="before"),
@@ -115,6 +115,36 @@ async def test_a_load_goes_on_through_failures_and_is_found_right(written: Writt
 
     assert tally.unanswered > 0
     assert report.violations == []
+
+
+@pytest.mark.parametrize(("status", "code"), [(403, "AccessDenied"), (412, "PreconditionFailed")])
+async def test_a_refused_write_that_is_there_all_the_same_is_a_violation(
+    written: Written, status: int, code: str
+) -> None:
+    """What was answered 4xx is not done: found later, it is reported; where it stays away, exactly one state is allowed."""
+    written.origin.faults.add(Fault(operation="PutObject", times=-1, skip=12, status=status, code=code))
+    kept = await written.load(60)
+    clean = await written.check()
+    written.origin.faults.clear()
+    written.origin.faults.add(
+        Fault(operation="PutObject", times=-1, skip=12, status=status, code=code, is_processed=True)
+    )
+    await written.load(60, seed=2)
+    found = await written.check()
+
+    assert kept.counts["put", "refused"] > 0
+    assert clean.violations == []
+    assert clean.uncertain == 0
+    assert found.violations
+    assert any(one.what.startswith("REFUSED: attempt ") and code in one.what for one in found.violations)
+
+
+@pytest.mark.parametrize("status", [408, 409, 499, 500, 503])
+def test_an_answer_that_leaves_the_outcome_open_is_no_refusal(status: int) -> None:
+    """Requests that were given up on, met another one, or failed at the endpoint may have been carried out."""
+    assert not is_definite(status)
+    assert is_definite(400)
+    assert not is_definite(200)
 
 
 async def test_each_attempt_is_on_the_disk_before_it_is_sent(

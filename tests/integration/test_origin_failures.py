@@ -559,7 +559,7 @@ async def test_origin_whose_certificate_is_not_trusted_gets_nothing_and_loses_no
 
             assert asked(second) == before
             assert second.engine.status().pending_objects == 3
-            assert "certificate" in second.engine.pending(BUCKET, "", 1)[0].reason
+            assert "certificate" in second.engine.pending(BUCKET, "", 1).lines[0].reason
             await check_served(second, etag)
         async with running_engine(
             flush=QUICK,

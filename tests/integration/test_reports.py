@@ -28,7 +28,7 @@ async def test_pending_lists_what_is_not_at_the_origin_oldest_first() -> None:
         await delete(running, "gone")
         await running.put("b", b"123")
 
-        lines = running.engine.pending("", "", 10)
+        lines = running.engine.pending("", "", 10).lines
 
         assert [(line.key, line.size, line.is_tombstone, line.state) for line in lines] == [
             ("a", 1, False, "held"),
@@ -59,7 +59,7 @@ async def test_pending_keeps_to_its_scope_and_limit(
             await running.put(key, b"x")
         await running.put("a/1", b"x", bucket="other")
 
-        assert keys(running.engine.pending(bucket, prefix, limit)) == shown
+        assert keys(running.engine.pending(bucket, prefix, limit).lines) == shown
 
 
 async def test_pending_says_why_a_change_does_not_arrive() -> None:
@@ -68,9 +68,9 @@ async def test_pending_says_why_a_change_does_not_arrive() -> None:
         await running.engine.bucket_facts(BUCKET)
         running.origin.faults.add(Fault(operation="PutObject", times=-1, status=503, code="SlowDown"))
         await running.put("k", b"x")
-        await until(lambda: running.engine.pending("", "", 1)[0].attempts >= 2)
+        await until(lambda: running.engine.pending("", "", 1).lines[0].attempts >= 2)
 
-        (line,) = running.engine.pending("", "", 1)
+        (line,) = running.engine.pending("", "", 1).lines
 
         assert "SlowDown" in line.reason
         assert line.state in {"waiting for a retry", "queued", "in flight"}
@@ -127,7 +127,7 @@ async def test_status_names_quarantined_changes_and_suspended_buckets() -> None:
         assert "InvalidStorageClass" in status.quarantined[0].reason
         assert [bucket for bucket, _ in status.suspended_buckets] == ["denied"]
         assert status.pending_objects == 1
-        (line,) = list(running.engine.pending("denied", "", 10))
+        (line,) = list(running.engine.pending("denied", "", 10).lines)
         assert "AccessDenied" in line.reason
 
 

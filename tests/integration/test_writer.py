@@ -302,7 +302,7 @@ async def test_put_goes_through_when_no_room_comes_in_time() -> None:
 
         assert running.origin.store.body(BUCKET, "b") == b"b" * MIB
         assert running.origin.store.body(BUCKET, "a") is None
-        assert [line.key for line in running.engine.pending(BUCKET, "", 10)] == ["a"]
+        assert [line.key for line in running.engine.pending(BUCKET, "", 10).lines] == ["a"]
         assert (await running.get("b")).opened is CacheResult.HIT
 
 

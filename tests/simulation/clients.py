@@ -201,7 +201,9 @@ class Clients:
 
     async def _discard(self, engine: "Engine", name: ObjectName) -> None:
         try:
-            count = await engine.discard_quarantined(name.bucket, name.key)
+            entry = engine._components.flusher.dirty_entry(name)
+            sequence = 0 if entry is None else entry.sequence
+            count = await engine.discard_quarantined(name.bucket, name.key, sequence)
         except StorageError:
             count = 1
         if count or self._world.engine is not engine:

@@ -326,7 +326,7 @@ class World:
         until_s = self.loop.time() + DRAIN_S_MAX
         while engine.status().pending_objects or engine.status().quarantined:
             if self.loop.time() > until_s:
-                line = engine.pending("", "", 1)[0]
+                line = engine.pending("", "", 1).lines[0]
                 name = ObjectName(line.bucket, line.key)
                 self.violate(f"{line} is not at the origin {DRAIN_S_MAX} s after it has healed", name)
                 return

@@ -16,7 +16,7 @@ from tests.tidy.repository import DOCS
 
 DOCUMENT = (DOCS / "format.md").read_text()
 
-VIEWS = {records.ObjectHead}
+VIEWS = {records.ObjectHead, records.WrittenHead}
 """The first fields of another record, to read it cheaply; never written."""
 
 

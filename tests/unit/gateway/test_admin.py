@@ -9,7 +9,7 @@ from gateway.admin import Changed, MetricsServer
 from gateway.telemetry import Exporter, RequestStats
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.clock import SystemClock
-from storage.requests import BarrierReport, PendingLine, StatusReport
+from storage.requests import BarrierReport, PendingLine, PendingPage, StatusReport
 from storage.stats import Stats
 from tests.fakes.gateway import Answer, RunningGateway, in_thread
 
@@ -94,14 +94,14 @@ async def test_the_verbs_answer_json_when_they_are_signed(gateway: RunningGatewa
 
     status = msgspec.json.decode((await ask(gateway, "GET", "/-/status")).body, type=StatusReport)
     pending = msgspec.json.decode(
-        (await ask(gateway, "GET", "/-/pending?bucket=bucket")).body, type=tuple[PendingLine, ...]
+        (await ask(gateway, "GET", "/-/pending?bucket=bucket")).body, type=PendingPage
     )
     retried = msgspec.json.decode((await ask(gateway, "POST", "/-/retry?bucket=bucket")).body, type=Changed)
     dropped = msgspec.json.decode(
-        (await ask(gateway, "POST", "/-/discard?bucket=bucket&key=k")).body, type=Changed
+        (await ask(gateway, "POST", "/-/discard?bucket=bucket&key=k&sequence=9")).body, type=Changed
     )
 
-    assert status.quarantined == pending == (LINE,)
+    assert status.quarantined == pending.lines == (LINE,)
     assert (retried.changed, dropped.changed) == (3, 1)
 
 
@@ -113,8 +113,8 @@ async def test_pending_and_quarantine_are_paged_when_they_are_told_where_to_go_o
     gateway.store.lines = (waiting, LINE)
 
     async def keys(target: str) -> list[str]:
-        lines = msgspec.json.decode((await ask(gateway, "GET", target)).body, type=list[PendingLine])
-        return [line.key for line in lines]
+        page = msgspec.json.decode((await ask(gateway, "GET", target)).body, type=PendingPage)
+        return [line.key for line in page.lines]
 
     assert await keys("/-/pending?bucket=bucket") == ["waiting", "key"]
     assert await keys("/-/pending?bucket=bucket&after=5") == ["key"]
@@ -153,7 +153,9 @@ async def test_acknowledged_keys_are_told_by_page_or_by_key(gateway: RunningGate
         ("GET", "/-/pending?bucket=b&after=x", 400),
         ("GET", "/-/quarantine?prefix=p", 400),
         ("GET", "/-/acknowledged", 400),
-        ("POST", "/-/discard?bucket=b", 400),
+        ("POST", "/-/discard?bucket=b&sequence=1", 400),
+        ("POST", "/-/discard?bucket=b&key=k", 400),
+        ("POST", "/-/discard?bucket=b&key=k&sequence=x", 400),
         ("GET", "/-/flush/abc", 400),
         ("GET", "/-/retry?bucket=b", 405),
         ("POST", "/-/status", 405),

@@ -132,6 +132,30 @@ async def test_a_key_that_is_flushed_during_the_run_is_no_difference(
     assert "the origin alone is complete" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_key_that_the_gateway_forgets_during_the_run_is_a_finding(
+    gateway: RunningGateway,
+    origin: FakeOrigin,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_replaced: bool,
+) -> None:
+    """A read that finds the loss drops the row between the two sides' answers: the run says so, and does not end with 0."""
+    gateway.store.acknowledged_lines = (written(origin, "k", b"body"), written(origin, "l", b"body"))
+    origin.store._delete("bucket", "k")
+    if is_replaced:
+        origin.store.put("bucket", "k", b"theirs")
+    monkeypatch.setattr(FakeStore, "acknowledged_of", lambda _store, _name: None)
+
+    status = await run(gateway, origin, "verify", "s3://bucket/")
+
+    lines = capsys.readouterr().out.splitlines()
+    assert status == 1
+    assert lines[0].startswith("gone        s3://bucket/k: ")
+    assert lines[0].endswith("; the gateway has forgotten it meanwhile")
+    assert lines[1].endswith(": 1 gone")
+
+
 async def test_verify_never_asks_the_gateway_for_objects(gateway: RunningGateway, origin: FakeOrigin) -> None:
     """Nothing cached can stand in for the origin: listings, heads and bytes are all the origin's own."""
     gateway.store.acknowledged_lines = (written(origin, "k", b"body"),)
@@ -217,3 +241,24 @@ async def test_a_prefix_is_discarded_only_when_it_is_confirmed_and_lists_first(
     assert "these 120 changes would be lost" in asked.err
     assert gateway.store.calls == 120 * ["discard_quarantined"]
     assert "120 changes discarded, 120.0 KiB lost" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flags", [("s3://bucket/k0002",), ("s3://bucket/k", "--prefix")])
+async def test_what_was_written_since_it_was_listed_stays_when_it_is_discarded(
+    gateway: RunningGateway,
+    origin: FakeOrigin,
+    capsys: pytest.CaptureFixture[str],
+    flags: tuple[str, ...],
+) -> None:
+    """The gateway is told which change was listed; a key that has another by now keeps it, and the command says so with status 1."""
+    gateway.store.lines = (waiting(2, "quarantined"),)
+    gateway.store.rewritten = {"k0002"}
+
+    status = await run(gateway, origin, "discard", *flags, "--yes")
+
+    said = capsys.readouterr()
+    assert status == 1
+    assert gateway.store.discarded == [("k0002", 2)]
+    assert "quarantined s3://bucket/k0002" in said.out
+    assert "0 changes discarded, 0 B lost" in said.out
+    assert "1 of those listed were not discarded" in said.err

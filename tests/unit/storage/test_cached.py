@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from storage import keys
 from storage.applier import write_change, write_group
@@ -285,6 +286,26 @@ def test_mark_validated_when_the_origin_shows_checksums(cached: Cached) -> None:
     assert learned is not None
     assert kept is not None
     assert learned.checksums == kept.checksums == shown
+
+
+def test_mark_validated_when_version_was_written_here(cached: Cached) -> None:
+    """The mark stays, and a row from before there was one gets it while the missing date still shows it; one that was read gets none."""
+    dated = OriginIdentity("", 0, 100, "theirs", last_modified_s=9)
+    cached.known("marked", 7)
+    cached.known("read", 8)
+    cached.known("older", 9)
+    for key, origin, is_marked in [("marked", dated, True), ("read", dated, False), ("older", ORIGIN, False)]:
+        row = cached.object(key)
+        assert row is not None
+        cached.change(
+            StoreVersion(BUCKET, key, replace(row, origin=origin, is_written_here=is_marked), row.version_id)
+        )
+
+    for key, version_id in [("marked", 7), ("read", 8), ("older", 9)]:
+        assert cached.change(MarkValidated(BUCKET, key, version_id, Validated(5.0, 2), dated))[0]
+
+    marks = [row.is_written_here for key in ("marked", "read", "older") if (row := cached.object(key))]
+    assert marks == [True, False, True]
 
 
 def test_changes_when_version_is_dirty_or_another(cached: Cached) -> None:

@@ -46,6 +46,7 @@ from storage.records import (
     UploadCreated,
     UploadRecord,
     Validated,
+    WrittenHead,
     decode_mutation,
     encode,
 )
@@ -79,6 +80,7 @@ OBJECT = ObjectRecord(
     parts=PARTS,
     extents=(EXTENT,),
     extents_spilled=False,
+    is_written_here=True,
 )
 ENTRY = DirtyEntry(
     FORMAT,
@@ -229,6 +231,22 @@ def test_decode_when_record_is_older() -> None:
 
     assert older == ObjectRecord(*[getattr(OBJECT, name) for name in OBJECT.__struct_fields__[:8]])
     assert older.extents == ()
+
+
+def test_view_when_it_is_held_against_its_record() -> None:
+    """A view reads the same fields at the same places as the record that it is of, of an older record too."""
+    assert WrittenHead.__struct_fields__ == ObjectRecord.__struct_fields__
+    seen = msgspec.msgpack.decode(encode(OBJECT), type=WrittenHead)
+    older = msgspec.msgpack.decode(encode(OBJECT), type=list)[:15]
+    seen_older = msgspec.msgpack.decode(msgspec.msgpack.encode(older), type=WrittenHead)
+
+    assert (seen.etag, seen.state, seen.origin, seen.is_written_here) == (
+        OBJECT.etag,
+        ObjectState.QUARANTINED,
+        IDENTITY,
+        True,
+    )
+    assert (seen_older.etag, seen_older.is_written_here) == (OBJECT.etag, False)
 
 
 def test_decode_mutation_when_it_was_written_before_release_and_bases() -> None:
