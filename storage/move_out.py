@@ -73,11 +73,16 @@ class MoveOut:
         return True
 
     async def _empty_file(self, segment_id: int) -> bool:
+        unowned: list[tuple[int, ResidentRow]] = []
         for _ in range(BATCHES_MAX):
             residents = await self._workers.run(self._residents, segment_id)
             if not residents:
                 return True
             bodies = await self._workers.run(self._owned, segment_id, residents)
+            if not bodies and residents != unowned:
+                # Perhaps their owners let go of them between the two reads: then the next look does not find them.
+                unowned = residents
+                continue
             if not bodies:
                 log.error(
                     "rows name places in journal file %x that nobody owns; see `forebay fsck`", segment_id

@@ -48,9 +48,7 @@ def test_sigterm_lets_a_running_upload_finish(running: GatewayProcess) -> None:
 
     assert running.process is not None
     running.process.send_signal(signal.SIGTERM)
-    time.sleep(0.3)
-    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", running.port)):
-        pass
+    _wait_until_refused(running.port)
     connection.send(body[MIB:])
     status = connection.getresponse().status
     connection.close()
@@ -331,6 +329,18 @@ def test_fsck_is_refused_when_a_gateway_has_the_directory(running: GatewayProces
     assert _last_line(done.stderr) == (
         "forebay: the cache directory is in use by another process; stop it first"
     )
+
+
+def _wait_until_refused(port: int) -> None:
+    """Return when nothing listens there any more."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            return
+        assert time.monotonic() < deadline, "new connections are still taken"
+        time.sleep(0.05)
 
 
 def _read(client: S3Client, key: str) -> bytes:
