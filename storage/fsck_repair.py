@@ -208,7 +208,8 @@ class _Repair:
         self._outcome.lost = survey.lost
         self._outcome.has_more = len(survey.damages) >= DAMAGES_MAX
         has_changed = self._settle_doubts(survey)
-        is_restated = has_changed or bool(survey.refusal) or bool(survey.journal.foreign)
+        strange = survey.journal.foreign + survey.journal.unreadable
+        is_restated = has_changed or bool(survey.refusal) or bool(strange)
         if survey.has_lost_changes:
             # Before the journal is sound again: a start would remove them.
             self._keep_orphans(survey)

@@ -190,7 +190,7 @@ class Surveyor:
     def _refusal(self, layout: Layout, journal: Salvage) -> str:
         names = self._filesystem.list_directory(ROOT)
         has_segments = SEGMENTS_DIRECTORY in names and self._filesystem.list_directory(SEGMENTS_DIRECTORY)
-        if not journal.files and not journal.foreign:
+        if not (journal.files or journal.foreign or journal.unreadable):
             return (
                 "is missing: what was dirty is not known any more" if layout.has_begun or has_segments else ""
             )
@@ -352,7 +352,9 @@ def _tell_of_journal(survey: Survey) -> None:
     report.counts.journal_files = len(journal.files)
     report.counts.journal_bytes = sum(file.size_bytes for file in journal.files)
     for path in journal.foreign:
-        report.critical(path, "says nothing that belongs to this directory")
+        report.critical(path, "is of another instance than FORMAT")
+    for path in journal.unreadable:
+        report.critical(path, "says nothing that reads back")
     for file in journal.files:
         if file.header_damage:
             report.critical(file.path, file.header_damage)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from storage import keys
 from storage.errors import DamagedError, DiskFailedError, FormatError, LockedError
 from storage.family import Family, IndexWrite
+from storage.journal_format import JournalHeader, encode_header, journal_path
 from storage.journal_salvage import salvage
 from storage.origin.wire import OriginObject
 from storage.records import (
@@ -29,6 +30,7 @@ from storage.rows import decode_dirty, decode_object
 from storage.segments import segment_path
 from storage.types import Location
 from tests.fakes.filesystem import FakeFilesystem, Halted
+from tests.fakes.index import FakeIndex
 from tests.fakes.ledger_harness import (
     BUCKET,
     Ledger,
@@ -303,6 +305,73 @@ async def test_all_is_read_when_only_a_header_was_hit(at: int, has_index: bool) 
     recovered = directory.start()
     assert (outcome.exit_code, outcome.recovered) == (0, [])
     assert dirty_state(directory.filesystem, recovered.index) == before
+
+
+async def in_two_files() -> tuple[Ledger, FakeIndex]:
+    """Make a directory with two journal files; with it, an index that lacks what is in the second."""
+    async with opened() as ledger:
+        ledger.put_now("first", b"the first body", is_tiny=True)
+    ledger.recovered.lock.close()
+    lagging = ledger.index.kill_clone()
+    ledger = await Ledger.start(ledger.filesystem, ledger.index)
+    ledger.put_now("second", b"in a segment", is_tiny=False)
+    await ledger.stop()
+    ledger.recovered.lock.close()
+    return ledger, lagging
+
+
+def zero(directory: Directory, path: str, size_bytes: int) -> None:
+    """Lose the beginning of a file, as with a bad sector."""
+    directory.change(path, lambda data: data.__setitem__(slice(0, size_bytes), bytes(size_bytes)))
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+async def test_what_may_be_lost_is_told_when_the_last_file_says_nothing(has_index: bool) -> None:
+    """Its header is gone and no index has its changes: the body of one is kept aside, where a start would remove it."""
+    ledger, lagging = await in_two_files()
+    directory = Directory.of(ledger, has_index=has_index)
+    directory.home.index = lagging if has_index else None
+    zero(directory, directory.journal_paths()[-1], 64)
+    segment_id = location_of(ledger, "second").segment_id
+
+    outcome = directory.repair(origin={})
+
+    entries = entries_of(directory)
+    kept = next(kept for kept in outcome.aside if kept.path == segment_path(segment_id))
+    assert outcome.exit_code == 1
+    assert outcome.lost.lines[0].endswith(" on of the journal cannot be read: what they were is not known")
+    assert entries["first"].quarantine_reason.startswith("recovered: changes from ")
+    assert b"in a segment" in directory.filesystem.contents(kept.place)
+    assert directory.repair(origin={}).exit_code == 0
+
+
+async def test_what_may_be_lost_is_told_when_a_file_is_of_another_instance() -> None:
+    """It may stand where one of ours was."""
+    directory = Directory.of(await loaded(), has_index=False)
+    strange = journal_path(1 << 40)
+    directory.filesystem.create(strange).close()
+    directory.filesystem.replace_contents(strange, encode_header(JournalHeader(1 << 40, b"x" * 16, 99)))
+
+    outcome = directory.repair(origin={})
+
+    assert outcome.exit_code == 1
+    assert strange in [kept.path for kept in outcome.aside]
+    assert entries_of(directory)["large"].quarantine_reason.startswith("recovered: changes from ")
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+async def test_a_repair_goes_on_when_the_only_journal_file_says_nothing(has_index: bool) -> None:
+    """With a whole index all that was dirty is there, in doubt, with its bytes; without one, that all is lost is told."""
+    directory = Directory.of(await loaded(), has_index=has_index)
+    zero(directory, directory.journal_paths()[0], 64)
+
+    outcome = directory.repair(origin={})
+
+    entries = entries_of(directory)
+    assert outcome.exit_code == 1
+    assert sorted(entries) == (["large", "last", "other", "tiny"] if has_index else [])
+    assert all(entry.quarantine_reason.startswith("recovered: ") for entry in entries.values())
+    assert bodies_of(directory).get("last") == (b"the last one" if has_index else None)
 
 
 @pytest.mark.parametrize("has_index", [True, False])
