@@ -77,7 +77,7 @@ from storage.rows import (
     decode_segment,
 )
 from storage.segment_files import segment_path
-from storage.types import ObjectName, Stream
+from storage.types import Location, ObjectName, Stream
 
 LOOK_STEP: Final = 1000
 """So many objects are compared with the origin at a time."""
@@ -308,7 +308,7 @@ class _Repair:
             return
         ids = _Ids(survey, self._filesystem)
         journal_ids = sorted(survey.places.journal_ids)
-        rescue = BodyRescue(self._filesystem, survey.index, ids.take)
+        rescue = BodyRescue(self._filesystem, survey.index, ids.take, _known_damage(survey.damages))
         rescue.empty(journal_ids)
         if rescue.moved:
             outcome.step(f"moved {rescue.moved} small bodies from the journal to segments")
@@ -478,6 +478,17 @@ def _by_owner(damages: Sequence[Damage]) -> dict[Owner, str]:
         owner: text if counts[owner] == 1 else f"{text}, and {counts[owner] - 1} places more"
         for owner, text in found.items()
     }
+
+
+def _known_damage(damages: Sequence[Damage]) -> Callable[[Location], bool]:
+    """Say of a place whether its bytes are among what is damaged; where there is too much to know all of it, any may be."""
+    known = {
+        (damage.extent.location.segment_id, damage.extent.location.offset)
+        for damage in damages
+        if damage.extent is not None
+    }
+    has_more = len(damages) >= DAMAGES_MAX
+    return lambda place: has_more or (place.segment_id, place.offset) in known
 
 
 def _upload_of(index: Index, owner: Owner) -> str:

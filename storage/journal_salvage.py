@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from storage.errors import DamagedError
+from storage.errors import DamagedError, DiskFailedError
 from storage.filesystem import Filesystem
 from storage.journal_format import (
     FIRST_SEQUENCE,
@@ -141,7 +141,11 @@ def salvage(filesystem: Filesystem, instance_id: bytes) -> Salvage:
 def salvaged_records(
     filesystem: Filesystem, found: Salvage, *, after_sequence: int = 0
 ) -> Iterator[JournalRecord]:
-    """Read what reads back behind `after_sequence`, ascending, one group of each file in memory at a time."""
+    """Read what reads back behind `after_sequence`, ascending, one group of each file in memory at a time.
+
+    Raises:
+        DiskFailedError: What `salvage` read does not read back any more.
+    """
     start = _start(found.files)
     partial = [file for file in found.files if file.is_compacted and file is not start]
     streams = [
@@ -314,9 +318,13 @@ def _holes(
 def _records(filesystem: Filesystem, file: SalvagedFile) -> Iterator[JournalRecord]:
     assert file.header is not None, f"{file.path} says nothing"
     with JournalReader(filesystem, file.path, (file.header, file.seed)) as reader:
+        known = {bad.offset for bad in file.bad}
         for group in reader.groups_past_damage():
             if not isinstance(group, BadFrame):
                 yield from group.records
+            elif group.offset not in known:
+                what = f"{group.reason} at offset {group.offset}: it read back before and does not now"
+                raise DiskFailedError(f"read {file.path}: {what}")
 
 
 def _plain_records(filesystem: Filesystem, file: SalvagedFile, after: int) -> Iterator[JournalRecord]:

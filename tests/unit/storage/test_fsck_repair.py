@@ -29,7 +29,7 @@ from storage.recovered_changes import Looked
 from storage.rows import decode_dirty, decode_object
 from storage.segments import segment_path
 from storage.types import Location
-from tests.fakes.filesystem import FakeFilesystem, Halted
+from tests.fakes.filesystem import FakeFilesystem, Halted, Operation
 from tests.fakes.index import FakeIndex
 from tests.fakes.ledger_harness import (
     BUCKET,
@@ -698,6 +698,38 @@ async def test_an_interrupted_repair_is_repeated_and_loses_nothing(damage: Damag
             for key, body in bodies_of(left).items():
                 assert body == bodies[key] or (isinstance(body, str) and isinstance(bodies[key], str))
     assert cut_points > 10
+
+
+READS = (Operation.OPEN_READER, Operation.PREAD, Operation.LIST_DIRECTORY)
+
+
+async def test_no_byte_is_dropped_whichever_read_fails_once() -> None:
+    """It raises, or it tells of damage: either way the next repair has every change with its bytes."""
+    ledger = await loaded()
+    damaged = Directory.of(ledger)
+    hit_a_record(damaged)
+    refusals = 0
+    for nth in range(1, 1000):
+        failing = damaged.clone()
+        failing.filesystem.fail(*READS, nth=nth)
+        try:
+            failing.repair(origin={})
+        except DiskFailedError:
+            refusals += 1
+        has_struck = failing.filesystem.heal()
+        left = failing.clone()
+        left.repair(origin={})
+
+        assert sorted(entries_of(left)) == ["deleted", "large", "last", "other", "tiny"], f"read {nth}"
+        assert bodies_of(left) == {
+            "tiny": b"in the journal",
+            "large": b"in a segment",
+            "other": b"another tiny one",
+            "last": b"the last one",
+        }, f"read {nth}"
+        if not has_struck:
+            break
+    assert refusals > 10
 
 
 async def test_a_start_refuses_while_a_repair_is_unfinished() -> None:
