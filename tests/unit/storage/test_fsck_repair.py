@@ -374,6 +374,34 @@ async def test_a_repair_goes_on_when_the_only_journal_file_says_nothing(has_inde
     assert bodies_of(directory).get("last") == (b"the last one" if has_index else None)
 
 
+async def test_what_is_clean_is_dropped_when_a_lost_change_may_have_replaced_it() -> None:
+    """The index has the version before, the journal lost the next one and its flush: not even that it is stale is known."""
+    async with opened() as ledger:
+        ledger.flush_now(ledger.put_now("clean", b"superseded", is_tiny=False))
+        lagging = ledger.index.kill_clone()
+        path = Directory.of(ledger).journal_paths()[-1]
+        start = len(ledger.filesystem.contents(path))
+        ledger.flush_now(ledger.put_now("clean", b"the newer body", is_tiny=False))
+        stop = len(ledger.filesystem.contents(path))
+        ledger.put_now("last", b"the last one", is_tiny=True)
+    ledger.recovered.lock.close()
+    directory = Directory.of(ledger)
+    directory.home.index = lagging
+    directory.change(path, lambda data: data.__setitem__(slice(start, stop), bytes(stop - start)))
+    segment = segment_path(location_of(ledger, "clean").segment_id)
+
+    outcome = directory.repair(origin={})
+
+    recovered = directory.start()
+    kept = next(kept for kept in outcome.aside if kept.path == segment)
+    assert recovered.index.get(Family.OBJECTS, keys.object_key(BUCKET, "clean")) is None
+    assert [entry.key for entry in recovered.dirty] == ["last"]
+    assert b"the newer body" in directory.filesystem.contents(kept.place)
+    check_accounts(recovered.index)
+    recovered.release()
+    assert directory.repair(origin={}).exit_code == 0
+
+
 @pytest.mark.parametrize("has_index", [True, False])
 async def test_a_compacted_file_is_salvaged(has_index: bool) -> None:
     """With the index all is known; without it what reads back of the file is, and is in doubt."""
