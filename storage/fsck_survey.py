@@ -2,7 +2,8 @@
 
     1  read FORMAT, or tell from the journal what it said
     2  read what reads back of the journal
-    3  open the index for reading; one that is damaged, behind or contradicts the journal or itself does not count
+    3  open the index for reading; one that is damaged, behind or contradicts the journal or itself does not count, but lends what it
+       alone says (`storage/lent_changes.py`)
     4  lay over it, or over nothing, what the journal has behind it, one change at a time, leaving out what cannot be applied
     5  check the rows of that and all bytes that they name, clean ones too
 
@@ -10,6 +11,7 @@ An index that counts holds all changes up to the last one it applied, so what th
 changed here.
 """
 
+import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -18,7 +20,7 @@ import msgspec
 
 from storage import keys
 from storage.applier import Sequenced, write_group
-from storage.errors import DamagedError, StorageError
+from storage.errors import DamagedError
 from storage.family import Family
 from storage.filesystem import Filesystem
 from storage.findings import Report
@@ -31,6 +33,7 @@ from storage.journal_salvage import Hole, Salvage, salvage, salvaged_records
 from storage.journal_scan import scan
 from storage.layered_index import IndexCopies, LayeredIndex
 from storage.layout import FORMAT_PATH, ROOT, SEGMENTS_DIRECTORY, Layout, read_layout
+from storage.lent_changes import lent_changes
 from storage.records import Mutation, Put, Tombstone, UploadCompleted, decode_mutation
 from storage.recovered_changes import JournalKnowledge
 from storage.rows import APPLIED_SEQUENCE, INSTANCE_ID, decode_dirty, decode_segment
@@ -128,6 +131,7 @@ class Surveyor:
         self._origin = origin
         self._progress = progress
         self._done_bytes = 0
+        self._lent: list[JournalRecord] = []
 
     def survey(self) -> Survey:
         """Look at everything.
@@ -135,7 +139,7 @@ class Surveyor:
         Raises:
             DamagedError: Nothing says whose directory this is.
             FormatError: A newer program wrote it.
-            DiskFailedError: It cannot be read at all.
+            DiskFailedError: The disk refused a read, which says nothing against what is there.
         """
         report = Report()
         layout, why_not = self._layout()
@@ -218,6 +222,7 @@ class Surveyor:
                 survey.has_index = True
                 return survey
             survey.close()
+        self._lent = self._lent_by_index(journal, applied)
         if applied > journal.read_sequence:
             # The index knew changes that nobody can tell any more.
             hole = Hole(max(journal.last_sequence, journal.read_sequence) + 1, applied)
@@ -230,6 +235,19 @@ class Surveyor:
         if survey.is_all_lost:
             survey.lost.add("journal and index are both gone: what was dirty is not known any more")
         return survey
+
+    def _lent_by_index(self, journal: Salvage, applied: int) -> list[JournalRecord]:
+        """Take from an index that does not count what it alone says of changes it has applied."""
+        if not journal.holes and applied <= journal.read_sequence:
+            return []
+        try:
+            index = self._copies.open_read_only()
+        except DamagedError:
+            return []
+        try:
+            return lent_changes(index, journal, up_to_sequence=applied)
+        finally:
+            index.close()
 
     def _below(self, layout: Layout, journal: Salvage) -> tuple[Index | None, str, int]:
         """Open the index; None where it does not count. With it, why not, and what it says it has applied."""
@@ -319,7 +337,8 @@ class Surveyor:
         return survey
 
     def _records(self, journal: Salvage, after: int) -> Iterator[JournalRecord]:
-        return salvaged_records(self._filesystem, journal, after_sequence=after)
+        read = salvaged_records(self._filesystem, journal, after_sequence=after)
+        return heapq.merge(read, self._lent, key=lambda record: record.sequence)
 
     def _check(self, survey: Survey) -> None:
         total = sum(decode_segment(value).live_bytes for _, value in all_rows(survey.index, Family.SEGMENTS))
@@ -343,7 +362,7 @@ class Surveyor:
                 on_damage=damaged,
             )
             check.walk()
-        except StorageError as error:
+        except DamagedError as error:
             survey.report.contradiction("index", f"cannot be read on: {error}")
 
 

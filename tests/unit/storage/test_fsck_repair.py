@@ -553,6 +553,73 @@ async def test_index_is_rebuilt_when_it_forgot_a_change_altogether() -> None:
     assert "deleted" in entries_of(directory)
 
 
+class FailingReads(RepairIndexHome):
+    """Lets so many-th read of the directory's index fail, once."""
+
+    def __init__(self, index: FakeIndex | None, nth: int) -> None:
+        super().__init__(index)
+        self.reads_left = nth
+
+    def open_read_only(self) -> FakeIndex:
+        """Give a copy that counts its reads."""
+        index = super().open_read_only()
+        get, scan = index.get, index.scan
+
+        def count() -> None:
+            self.reads_left -= 1
+            if self.reads_left == 0:
+                raise DiskFailedError("index read failed")
+
+        def counted_get(family: Family, key: bytes, /) -> bytes | None:
+            count()
+            return get(family, key)
+
+        def counted_scan(
+            family: Family, start: bytes, stop: bytes | None, limit: int, *, reverse: bool = False
+        ) -> list[tuple[bytes, bytes]]:
+            count()
+            return scan(family, start, stop, limit, reverse=reverse)
+
+        index.get, index.scan = counted_get, counted_scan  # type: ignore[method-assign] # a fault
+        return index
+
+
+async def test_an_index_is_not_set_aside_when_the_disk_refuses_a_read_of_it() -> None:
+    """The index may be good, and may be the only one that knows a change: the repair ends, and is repeated."""
+    damaged = Directory.of(await loaded())
+    hit_a_record(damaged)
+    refusals = 0
+    for nth in range(1, 500, 3):
+        failing = Directory(damaged.filesystem.kill_clone(), home := FailingReads(damaged.home.index, nth))
+        try:
+            failing.repair(origin={})
+        except DiskFailedError:
+            refusals += 1
+
+        assert home.kept == [], f"read {nth}"
+        if home.reads_left > 0:
+            break
+    assert refusals > 20
+
+
+async def test_a_change_that_only_an_index_that_contradicts_itself_knows_is_quarantined() -> None:
+    """The index is rebuilt, but what it says of the journal's hole is not thrown away; all that is dirty is in doubt."""
+    directory = Directory.of(await loaded())
+    hit_a_record(directory)
+    index = directory.home.open()
+    index.write([IndexWrite(Family.OVERLAY, keys.object_key(BUCKET, "tiny"), None)])
+
+    outcome = directory.repair(origin={})
+
+    entries = entries_of(directory)
+    assert outcome.exit_code == 1
+    assert directory.home.kept == ["quarantine/now/index"]
+    assert sorted(entries) == ["large", "last", "other", "tiny"]
+    assert all(entry.quarantine_reason.startswith("recovered: ") for entry in entries.values())
+    assert bodies_of(directory)["other"] == b"another tiny one"
+    assert directory.repair(origin={}).exit_code == 0
+
+
 async def test_an_index_that_lags_is_left_to_the_start() -> None:
     """The journal goes on from where it is."""
     ledger = await loaded()
