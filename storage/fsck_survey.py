@@ -34,9 +34,17 @@ from storage.journal_scan import scan
 from storage.layered_index import IndexCopies, LayeredIndex
 from storage.layout import FORMAT_PATH, ROOT, SEGMENTS_DIRECTORY, Layout, read_layout
 from storage.lent_changes import lent_changes
-from storage.records import Mutation, Put, Tombstone, UploadCompleted, decode_mutation
+from storage.records import (
+    Mutation,
+    PartUploaded,
+    Put,
+    Tombstone,
+    UploadCompleted,
+    UploadCreated,
+    decode_mutation,
+)
 from storage.recovered_changes import JournalKnowledge
-from storage.rows import APPLIED_SEQUENCE, INSTANCE_ID, decode_dirty, decode_segment
+from storage.rows import APPLIED_SEQUENCE, INSTANCE_ID, Rows, decode_dirty, decode_segment
 
 GROUP_CHANGES: Final = 1024
 DAMAGES_MAX: Final = 100_000
@@ -322,7 +330,7 @@ class Surveyor:
                 report.critical("journal", survey.refusal)
             _tell_of_journal(survey)
             unfit = Lost()
-            _replay(self._records(journal, applied), index, unfit)
+            _replay(self._records(journal, applied), index, unfit, knowledge.uncovered())
             survey.unfit = unfit.lines
             if unfit.count and not survey.refusal:
                 survey.refusal = f"holds changes that cannot be applied: {unfit.lines[0]}"
@@ -396,19 +404,35 @@ def _tell_of_journal(survey: Survey) -> None:
 # --- changes -----------------------------------------------------------------------------------------------------------
 
 
-def _replay(records: Iterable[JournalRecord], index: Index, lost: Lost) -> None:
-    """Apply what the index lacks; what cannot be applied is left out and named."""
+def _replay(records: Iterable[JournalRecord], index: Index, lost: Lost, holes: tuple[Hole, ...] = ()) -> None:
+    """Apply what the index lacks; what cannot be applied, or builds on what one of the holes had, is left out and named."""
     group: list[Sequenced] = []
+    created: set[str] = set()
     for record in records:
         try:
-            group.append((record.sequence, decode_mutation(record.mutation)))
+            mutation = decode_mutation(record.mutation)
         except msgspec.DecodeError as error:
             lost.add(f"change {record.sequence} is of no known kind: {error}")
+            continue
+        if isinstance(mutation, UploadCreated):
+            created.add(mutation.upload.upload_id)
+        upload_id = _needed_upload(mutation)
+        has_hole = any(hole.first < record.sequence for hole in holes)
+        if upload_id and has_hole and upload_id not in created and Rows(index).upload(upload_id) is None:
+            subject = _subject(mutation)
+            lost.add(f"{subject}: change {record.sequence} cannot be applied: its upload is not known")
+            continue
+        group.append((record.sequence, mutation))
         if len(group) >= GROUP_CHANGES:
             _apply(index, group, lost)
             group = []
+            created = set()
     if group:
         _apply(index, group, lost)
+
+
+def _needed_upload(mutation: Mutation) -> str:
+    return mutation.upload_id if isinstance(mutation, PartUploaded | UploadCompleted) else ""
 
 
 def _apply(index: Index, group: list[Sequenced], lost: Lost) -> None:
@@ -427,6 +451,8 @@ def _subject(mutation: Mutation) -> str:
     match mutation:
         case Put(entry=entry) | Tombstone(entry=entry) | UploadCompleted(entry=entry):
             return f"s3://{entry.bucket}/{entry.key}"
+        case PartUploaded():
+            return f"part {mutation.part.number} of upload {mutation.upload_id}"
         case _:
             return type(mutation).__name__
 
