@@ -9,7 +9,8 @@ is served. Then
     dirty    an alarm names the object, and says whether the origin has the same bytes. The row stays: nobody serves or flushes the bytes,
              as both check them
 
-Segments that take in bytes are left to the round after they are sealed. The journal's records are read by each compaction and each start,
+Blocks are read as they are served, through the page cache: rot below a page in memory shows once the page has gone. Segments that take in
+bytes are left to the round after they are sealed. The journal's records are read by each compaction and each start,
 the index's blocks have RocksDB's own checksums; neither is the scrub's.
 
 It is driven by turns (`storage/upkeep.py`). Between two turns a round keeps its place; a row that changes meanwhile is met as it is then.
