@@ -25,7 +25,8 @@ from storage.fsck_repair import RepairParts, repair, spare_segment_id
 from storage.index import Index, RocksIndex
 from storage.index_aside import RocksRepairHome
 from storage.layered_index import RocksCopies
-from storage.layout import INDEX_DIRECTORY, Layout, read_layout
+from storage.layout import INDEX_DIRECTORY, SEGMENTS_DIRECTORY, Layout, read_layout
+from storage.life import disk_reserve_bytes
 from storage.origin.admission import Limiter
 from storage.origin.client import OriginClient
 from storage.origin.control import ControlLane
@@ -189,12 +190,26 @@ def repair_directory(settings: Settings, request: RepairRequest) -> RepairOutcom
                 request.label,
                 request.say,
                 request.progress,
-                Refetching(filesystem, open_client, take_segment_id, request.say)
+                Refetching(
+                    filesystem,
+                    open_client,
+                    take_segment_id,
+                    request.say,
+                    room_bytes=_room_bytes(settings, filesystem),
+                )
                 if request.should_refetch
                 else None,
             ),
             is_dry=request.is_dry,
         )
+
+
+def _room_bytes(settings: Settings, filesystem: PosixFilesystem) -> int:
+    """Say how many bytes segments may still take: up to the cache's size, and above the disk's reserve."""
+    segments = Path(settings.cache_dir) / SEGMENTS_DIRECTORY
+    used = sum(path.stat().st_size for path in segments.iterdir()) if segments.is_dir() else 0
+    spare = filesystem.free_bytes() - disk_reserve_bytes(filesystem.total_bytes())
+    return max(0, min(settings.cache_size - used, spare))
 
 
 def _known_layout(filesystem: PosixFilesystem) -> Layout | None:

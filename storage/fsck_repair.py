@@ -3,10 +3,10 @@
     1  finish a repair that was cut short
     2  survey: what the directory still says (`storage/fsck_survey.py`)
     3  compare what is in doubt with the origin, and quarantine what the origin does not have (`storage/recovered_changes.py`)
-    4  keep aside the segments that no row names, where changes were lost whose bodies they may be
+    4  where changes were lost, keep aside the segments in which their bodies may be and which a start removes
     5  where the journal does not read back, or changed by 3: state it anew in one file, keep the old ones aside
     6  write FORMAT where it is lost
-    7  bring the index up to that, or set it aside and rebuild it
+    7  bring the index up to that; where it does not count, or changes are lost that it does not know, set it aside and rebuild it
     8  drop clean bytes that do not read back, and fetch them again if that is wanted
 
 Nothing of the directory is touched before the last sync of what replaces it, so an interrupted repair is repeated: up to the naming of
@@ -62,6 +62,7 @@ from storage.records import (
     IdsReserved,
     ObjectRecord,
     Quarantined,
+    SegmentRow,
     encode,
 )
 from storage.recovered_changes import Looked, doubt, is_same, names_of, reason
@@ -77,10 +78,14 @@ from storage.rows import (
     decode_segment,
 )
 from storage.segment_files import segment_path
-from storage.types import ObjectName, Stream
+from storage.types import Location, ObjectName, Stream
 
 LOOK_STEP: Final = 1000
 """So many objects are compared with the origin at a time."""
+
+SUPERSEDED: Final = (
+    "changes that it does not know are lost, and may have replaced what it has of clean objects"
+)
 
 DELTA_ROWS: Final = 1000
 LOST_VERSION_IDS: Final = 1 << 32
@@ -208,7 +213,9 @@ class _Repair:
         self._outcome.lost = survey.lost
         self._outcome.has_more = len(survey.damages) >= DAMAGES_MAX
         has_changed = self._settle_doubts(survey)
-        is_restated = has_changed or bool(survey.refusal) or bool(survey.journal.foreign)
+        strange = survey.journal.foreign + survey.journal.unreadable
+        is_restated = has_changed or bool(survey.refusal) or bool(strange) or survey.has_lost_changes
+        index_why = survey.index_why or (SUPERSEDED if survey.has_lost_changes else "")
         if survey.has_lost_changes:
             # Before the journal is sound again: a start would remove them.
             self._keep_orphans(survey)
@@ -216,9 +223,10 @@ class _Repair:
             self._restate_journal(survey)
         if not survey.has_format:
             self._write_format(survey)
-        if survey.index_why and (survey.has_index or survey.journal.files):
-            self._rebuild_index(survey)
-        elif is_restated:
+        if index_why and (survey.has_index or survey.journal.files):
+            self._rebuild_index(survey, index_why)
+            return
+        if is_restated:
             self._bring_up_index(survey)
         self._drop_clean(survey)
 
@@ -278,25 +286,36 @@ class _Repair:
     # --- 4 and 5: journal and segments ----------------------------------------------------------------------------------------------
 
     def _keep_orphans(self, survey: Survey) -> None:
-        """Keep segments that no row names: a start removes them, and bodies of lost changes may be in them."""
-        named, clean = set(), set()
+        """Keep segments that a start removes, as no dirty row names them, where bodies of lost changes may be in them."""
+        excluded = set()
         for _, value in all_rows(survey.index, Family.SEGMENTS):
             row = decode_segment(value)
-            if row.live_bytes or row.dirty_bytes:
-                named.add(row.segment_id)
-            elif row.stream == Stream.CLEAN:
-                clean.add(row.segment_id)
-        orphans = sorted(survey.places.segment_ids - named - clean)
+            if row.dirty_bytes or row.stream == Stream.CLEAN or self._is_full(row):
+                excluded.add(row.segment_id)
+        orphans = sorted(survey.places.segment_ids - excluded)
         if not orphans:
             return
         self._outcome.step(
-            f"keep {len(orphans)} segments that no row names: bodies of lost changes may be in them"
+            f"keep {len(orphans)} segments that no dirty row names: bodies of lost changes may be in them"
         )
         if self._outcome.is_dry:
             return
         for segment_id in orphans:
             self._aside.move(segment_path(segment_id))
         self._filesystem.sync_directory(SEGMENTS_DIRECTORY)
+
+    def _is_full(self, row: SegmentRow) -> bool:
+        """Whether rows name all bytes of a segment: then no other body is in it."""
+        if not row.live_bytes:
+            return False
+        try:
+            file = self._filesystem.open_reader(segment_path(row.segment_id))
+        except FileNotFoundError:
+            return False
+        try:
+            return file.size() <= row.live_bytes
+        finally:
+            file.close()
 
     def _restate_journal(self, survey: Survey) -> None:
         outcome = self._outcome
@@ -307,7 +326,7 @@ class _Repair:
             return
         ids = _Ids(survey, self._filesystem)
         journal_ids = sorted(survey.places.journal_ids)
-        rescue = BodyRescue(self._filesystem, survey.index, ids.take)
+        rescue = BodyRescue(self._filesystem, survey.index, ids.take, _known_damage(survey.damages))
         rescue.empty(journal_ids)
         if rescue.moved:
             outcome.step(f"moved {rescue.moved} small bodies from the journal to segments")
@@ -351,8 +370,8 @@ class _Repair:
         finally:
             index.close()
 
-    def _rebuild_index(self, survey: Survey) -> None:
-        self._outcome.step(f"rebuild the index from the journal: {survey.index_why}")
+    def _rebuild_index(self, survey: Survey, why: str) -> None:
+        self._outcome.step(f"rebuild the index from the journal: {why}")
         if self._outcome.is_dry:
             return
         place = self._aside.place(INDEX_DIRECTORY)
@@ -372,9 +391,9 @@ class _Repair:
     # --- 8: clean bytes ----------------------------------------------------------------------------------------------
 
     def _drop_clean(self, survey: Survey) -> None:
-        """Drop clean bytes that do not read back; an index that was rebuilt has none."""
+        """Drop clean bytes that do not read back."""
         damages = [damage for damage in survey.damages if not damage.is_dirty and damage.extent is not None]
-        if not damages or survey.index_why:
+        if not damages:
             return
         self._outcome.step(
             f"drop {len(damages)} damaged places of clean bytes; they are fetched when asked for"
@@ -477,6 +496,17 @@ def _by_owner(damages: Sequence[Damage]) -> dict[Owner, str]:
         owner: text if counts[owner] == 1 else f"{text}, and {counts[owner] - 1} places more"
         for owner, text in found.items()
     }
+
+
+def _known_damage(damages: Sequence[Damage]) -> Callable[[Location], bool]:
+    """Say of a place whether its bytes are among what is damaged; where there is too much to know all of it, any may be."""
+    known = {
+        (damage.extent.location.segment_id, damage.extent.location.offset)
+        for damage in damages
+        if damage.extent is not None
+    }
+    has_more = len(damages) >= DAMAGES_MAX
+    return lambda place: has_more or (place.segment_id, place.offset) in known
 
 
 def _upload_of(index: Index, owner: Owner) -> str:

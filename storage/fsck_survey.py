@@ -2,7 +2,8 @@
 
     1  read FORMAT, or tell from the journal what it said
     2  read what reads back of the journal
-    3  open the index for reading; one that is damaged, behind or contradicts the journal or itself does not count
+    3  open the index for reading; one that is damaged, behind or contradicts the journal or itself does not count, but lends what it
+       alone says (`storage/lent_changes.py`)
     4  lay over it, or over nothing, what the journal has behind it, one change at a time, leaving out what cannot be applied
     5  check the rows of that and all bytes that they name, clean ones too
 
@@ -10,6 +11,7 @@ An index that counts holds all changes up to the last one it applied, so what th
 changed here.
 """
 
+import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -18,7 +20,7 @@ import msgspec
 
 from storage import keys
 from storage.applier import Sequenced, write_group
-from storage.errors import DamagedError, StorageError
+from storage.errors import DamagedError
 from storage.family import Family
 from storage.filesystem import Filesystem
 from storage.findings import Report
@@ -31,9 +33,18 @@ from storage.journal_salvage import Hole, Salvage, salvage, salvaged_records
 from storage.journal_scan import scan
 from storage.layered_index import IndexCopies, LayeredIndex
 from storage.layout import FORMAT_PATH, ROOT, SEGMENTS_DIRECTORY, Layout, read_layout
-from storage.records import Mutation, Put, Tombstone, UploadCompleted, decode_mutation
+from storage.lent_changes import lent_changes
+from storage.records import (
+    Mutation,
+    PartUploaded,
+    Put,
+    Tombstone,
+    UploadCompleted,
+    UploadCreated,
+    decode_mutation,
+)
 from storage.recovered_changes import JournalKnowledge
-from storage.rows import APPLIED_SEQUENCE, INSTANCE_ID, decode_dirty, decode_segment
+from storage.rows import APPLIED_SEQUENCE, INSTANCE_ID, Rows, decode_dirty, decode_segment
 
 GROUP_CHANGES: Final = 1024
 DAMAGES_MAX: Final = 100_000
@@ -128,6 +139,7 @@ class Surveyor:
         self._origin = origin
         self._progress = progress
         self._done_bytes = 0
+        self._lent: list[JournalRecord] = []
 
     def survey(self) -> Survey:
         """Look at everything.
@@ -135,7 +147,7 @@ class Surveyor:
         Raises:
             DamagedError: Nothing says whose directory this is.
             FormatError: A newer program wrote it.
-            DiskFailedError: It cannot be read at all.
+            DiskFailedError: The disk refused a read, which says nothing against what is there.
         """
         report = Report()
         layout, why_not = self._layout()
@@ -190,7 +202,7 @@ class Surveyor:
     def _refusal(self, layout: Layout, journal: Salvage) -> str:
         names = self._filesystem.list_directory(ROOT)
         has_segments = SEGMENTS_DIRECTORY in names and self._filesystem.list_directory(SEGMENTS_DIRECTORY)
-        if not journal.files and not journal.foreign:
+        if not (journal.files or journal.foreign or journal.unreadable):
             return (
                 "is missing: what was dirty is not known any more" if layout.has_begun or has_segments else ""
             )
@@ -218,6 +230,7 @@ class Surveyor:
                 survey.has_index = True
                 return survey
             survey.close()
+        self._lent = self._lent_by_index(journal, applied)
         if applied > journal.read_sequence:
             # The index knew changes that nobody can tell any more.
             hole = Hole(max(journal.last_sequence, journal.read_sequence) + 1, applied)
@@ -230,6 +243,19 @@ class Surveyor:
         if survey.is_all_lost:
             survey.lost.add("journal and index are both gone: what was dirty is not known any more")
         return survey
+
+    def _lent_by_index(self, journal: Salvage, applied: int) -> list[JournalRecord]:
+        """Take from an index that does not count what it alone says of changes it has applied."""
+        if not journal.holes and applied <= journal.read_sequence:
+            return []
+        try:
+            index = self._copies.open_read_only()
+        except DamagedError:
+            return []
+        try:
+            return lent_changes(index, journal, up_to_sequence=applied)
+        finally:
+            index.close()
 
     def _below(self, layout: Layout, journal: Salvage) -> tuple[Index | None, str, int]:
         """Open the index; None where it does not count. With it, why not, and what it says it has applied."""
@@ -304,7 +330,7 @@ class Surveyor:
                 report.critical("journal", survey.refusal)
             _tell_of_journal(survey)
             unfit = Lost()
-            _replay(self._records(journal, applied), index, unfit)
+            _replay(self._records(journal, applied), index, unfit, knowledge.uncovered())
             survey.unfit = unfit.lines
             if unfit.count and not survey.refusal:
                 survey.refusal = f"holds changes that cannot be applied: {unfit.lines[0]}"
@@ -319,7 +345,8 @@ class Surveyor:
         return survey
 
     def _records(self, journal: Salvage, after: int) -> Iterator[JournalRecord]:
-        return salvaged_records(self._filesystem, journal, after_sequence=after)
+        read = salvaged_records(self._filesystem, journal, after_sequence=after)
+        return heapq.merge(read, self._lent, key=lambda record: record.sequence)
 
     def _check(self, survey: Survey) -> None:
         total = sum(decode_segment(value).live_bytes for _, value in all_rows(survey.index, Family.SEGMENTS))
@@ -343,7 +370,7 @@ class Surveyor:
                 on_damage=damaged,
             )
             check.walk()
-        except StorageError as error:
+        except DamagedError as error:
             survey.report.contradiction("index", f"cannot be read on: {error}")
 
 
@@ -352,7 +379,9 @@ def _tell_of_journal(survey: Survey) -> None:
     report.counts.journal_files = len(journal.files)
     report.counts.journal_bytes = sum(file.size_bytes for file in journal.files)
     for path in journal.foreign:
-        report.critical(path, "says nothing that belongs to this directory")
+        report.critical(path, "is of another instance than FORMAT")
+    for path in journal.unreadable:
+        report.critical(path, "says nothing that reads back")
     for file in journal.files:
         if file.header_damage:
             report.critical(file.path, file.header_damage)
@@ -375,19 +404,35 @@ def _tell_of_journal(survey: Survey) -> None:
 # --- changes -----------------------------------------------------------------------------------------------------------
 
 
-def _replay(records: Iterable[JournalRecord], index: Index, lost: Lost) -> None:
-    """Apply what the index lacks; what cannot be applied is left out and named."""
+def _replay(records: Iterable[JournalRecord], index: Index, lost: Lost, holes: tuple[Hole, ...] = ()) -> None:
+    """Apply what the index lacks; what cannot be applied, or builds on what one of the holes had, is left out and named."""
     group: list[Sequenced] = []
+    created: set[str] = set()
     for record in records:
         try:
-            group.append((record.sequence, decode_mutation(record.mutation)))
+            mutation = decode_mutation(record.mutation)
         except msgspec.DecodeError as error:
             lost.add(f"change {record.sequence} is of no known kind: {error}")
+            continue
+        if isinstance(mutation, UploadCreated):
+            created.add(mutation.upload.upload_id)
+        upload_id = _needed_upload(mutation)
+        has_hole = any(hole.first < record.sequence for hole in holes)
+        if upload_id and has_hole and upload_id not in created and Rows(index).upload(upload_id) is None:
+            subject = _subject(mutation)
+            lost.add(f"{subject}: change {record.sequence} cannot be applied: its upload is not known")
+            continue
+        group.append((record.sequence, mutation))
         if len(group) >= GROUP_CHANGES:
             _apply(index, group, lost)
             group = []
+            created = set()
     if group:
         _apply(index, group, lost)
+
+
+def _needed_upload(mutation: Mutation) -> str:
+    return mutation.upload_id if isinstance(mutation, PartUploaded | UploadCompleted) else ""
 
 
 def _apply(index: Index, group: list[Sequenced], lost: Lost) -> None:
@@ -406,6 +451,8 @@ def _subject(mutation: Mutation) -> str:
     match mutation:
         case Put(entry=entry) | Tombstone(entry=entry) | UploadCompleted(entry=entry):
             return f"s3://{entry.bucket}/{entry.key}"
+        case PartUploaded():
+            return f"part {mutation.part.number} of upload {mutation.upload_id}"
         case _:
             return type(mutation).__name__
 

@@ -1,8 +1,9 @@
 """Take the bodies out of journal files that a repair replaces: copy them to new segments, whatever their checksums say.
 
-What does not read back right is copied as it is: its row keeps its checksum, so it is never served, and whoever looks for it by hand has
-it in one place. What is clean is dropped, as it can be fetched again. Rows change in the repair's own state only; the new segments are
-orphans until the new journal names them.
+What was found damaged before is copied as it is, with zeros for what cannot be read: its row keeps its checksum, so it is never served,
+and whoever looks for it by hand has it in one place. What was right before and does not read back now ends the repair, which can be
+repeated: no row is left that names a place in a file that goes. What is clean is dropped, as it can be fetched again. Rows change in the
+repair's own state only; the new segments are orphans until the new journal names them.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,9 @@ from typing import Final
 
 from storage import keys
 from storage.cached import DropExtents
+from storage.checksums import checksums
 from storage.compaction import DropFileRows
+from storage.errors import DiskFailedError
 from storage.family import Family
 from storage.filesystem import File, Filesystem
 from storage.index import Index
@@ -29,11 +32,17 @@ NEW_SEGMENT_BYTES: Final = 64 * MIB
 
 @dataclass(slots=True)
 class BodyRescue:
-    """Moves bodies into segments of its own; `take_segment_id` gives ids that were never given."""
+    """Moves bodies into segments of its own.
+
+    Attributes:
+        take_segment_id: Gives ids that were never given.
+        is_known: Says of a place whether it is known to be damaged.
+    """
 
     filesystem: Filesystem
     index: Index
     take_segment_id: Callable[[], int]
+    is_known: Callable[[Location], bool]
     moved: int = 0
     _file: File | None = None
     _segment_id: int = 0
@@ -41,7 +50,11 @@ class BodyRescue:
     _readers: dict[int, File] = field(default_factory=dict)
 
     def empty(self, journal_ids: Sequence[int]) -> None:
-        """Leave no row that names a place in these files, but for what cannot be copied. New segments are durable on return."""
+        """Leave no row that names a place in these files. New segments are durable on return.
+
+        Raises:
+            DiskFailedError: A body that was right before does not read back; nothing is lost by it.
+        """
         try:
             for segment_id in journal_ids:
                 self._empty_file(segment_id)
@@ -53,8 +66,9 @@ class BodyRescue:
                 file.close()
         for segment_id in journal_ids:
             rows = Rows(self.index)
-            if DropFileRows((segment_id,))(rows):
-                self.index.write(rows.batch())
+            is_empty = DropFileRows((segment_id,))(rows)
+            assert is_empty, f"a row still names a place in {journal_path(segment_id)}"
+            self.index.write(rows.batch())
 
     def _empty_file(self, segment_id: int) -> None:
         start, stop = keys.residents_range(segment_id)
@@ -73,29 +87,35 @@ class BodyRescue:
         if not is_dirty:
             DropExtents(resident.bucket, resident.key, resident.version_id, (extent.location,))(rows)
             return
-        data = self._read(extent.location)
-        if len(data) == extent.location.length:
-            move(rows, resident, extent.location, self._append(data, extent.location.checksums))
-            self.moved += 1
+        data = self._body(extent.location)
+        move(rows, resident, extent.location, self._append(data, extent.location.checksums))
+        self.moved += 1
+
+    def _body(self, place: Location) -> bytes:
+        """Give all bytes of a place, with zeros for those of a damaged one that cannot be read."""
+        try:
+            data = self._read(place)
+            why = "" if checksums(data) == place.checksums else "it read back before and does not now"
+        except OSError as error:
+            data, why = b"", error.strerror or str(error)
+        if why and not self.is_known(place):
+            raise DiskFailedError(f"read {journal_path(place.segment_id)} at {place.offset}: {why}")
+        return data.ljust(place.length, b"\0")
 
     def _read(self, place: Location) -> bytes:
-        try:
-            file = self._readers.get(place.segment_id)
-            if file is None:
-                file = self._readers[place.segment_id] = self.filesystem.open_reader(
-                    journal_path(place.segment_id)
-                )
-            return file.pread(place.offset, place.length)
-        except OSError:
-            return b""
+        file = self._readers.get(place.segment_id)
+        if file is None:
+            file = self.filesystem.open_reader(journal_path(place.segment_id))
+            self._readers[place.segment_id] = file
+        return file.pread(place.offset, place.length)
 
-    def _append(self, data: bytes, checksums: bytes) -> Location:
+    def _append(self, data: bytes, sums: bytes) -> Location:
         if self._file is None or self._end + len(data) > NEW_SEGMENT_BYTES:
             self._seal()
             self._open()
         assert self._file is not None, "a segment was opened"
         self._file.pwrite(self._end, data)
-        place = Location(self._segment_id, self._end, len(data), checksums)
+        place = Location(self._segment_id, self._end, len(data), sums)
         self._end += len(data)
         return place
 

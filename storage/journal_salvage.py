@@ -6,6 +6,7 @@ checksum, which is stored and can be computed, and at most one of the two was hi
 
 The newest compacted file that is whole stands for all sequences up to S, as at a start. Behind it each sequence that no readable group
 holds is in a *hole*. A compacted file that is not whole lends its records to the holes. A torn tail is no hole: it was never acknowledged.
+A file that says nothing at all may have held any changes, also ones behind the last that is known: a hole without an end.
 """
 
 import heapq
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from storage.errors import DamagedError
+from storage.errors import DamagedError, DiskFailedError
 from storage.filesystem import Filesystem
 from storage.journal_format import (
     FIRST_SEQUENCE,
@@ -88,7 +89,8 @@ class Salvage:
 
     Attributes:
         files: All files of the instance.
-        foreign: Paths of files of another instance, or that say nothing at all.
+        foreign: Paths of files of another instance.
+        unreadable: Paths of files that say nothing at all.
         checkpoint_sequence: S of the compacted file that stands for all up to it; 0 without one.
         last_sequence: The highest sequence that is known to have been given.
         read_sequence: The highest that reads back.
@@ -97,6 +99,7 @@ class Salvage:
 
     files: tuple[SalvagedFile, ...]
     foreign: tuple[str, ...]
+    unreadable: tuple[str, ...]
     holes: tuple[Hole, ...]
     checkpoint_sequence: int
     last_sequence: int
@@ -121,10 +124,13 @@ def salvage(filesystem: Filesystem, instance_id: bytes) -> Salvage:
     checkpoint = start.header.checkpoint_sequence if start and start.header else 0
     covered = _joined([span for file in files if not file.is_compacted for span in file.spans], checkpoint)
     last = max([checkpoint, *(span[1] for span in covered), *map(_named_sequence, files)])
+    strange = [file for file in looked if file not in files]
+    has_open_end = _has_open_end(files) or any(_may_go_on(file, files) for file in strange)
     return Salvage(
         files=tuple(files),
-        foreign=tuple(file.path for file in looked if file not in files),
-        holes=_holes(covered, checkpoint, last, has_open_end=_has_open_end(files)),
+        foreign=tuple(file.path for file in strange if file.header),
+        unreadable=tuple(file.path for file in strange if not file.header),
+        holes=_holes(covered, checkpoint, last, has_open_end=has_open_end),
         checkpoint_sequence=checkpoint,
         last_sequence=last,
         read_sequence=max([checkpoint, *(span[1] for span in covered)]),
@@ -135,7 +141,11 @@ def salvage(filesystem: Filesystem, instance_id: bytes) -> Salvage:
 def salvaged_records(
     filesystem: Filesystem, found: Salvage, *, after_sequence: int = 0
 ) -> Iterator[JournalRecord]:
-    """Read what reads back behind `after_sequence`, ascending, one group of each file in memory at a time."""
+    """Read what reads back behind `after_sequence`, ascending, one group of each file in memory at a time.
+
+    Raises:
+        DiskFailedError: What `salvage` read does not read back any more.
+    """
     start = _start(found.files)
     partial = [file for file in found.files if file.is_compacted and file is not start]
     streams = [
@@ -209,17 +219,18 @@ def _looked(reader: JournalReader, seed: int) -> SalvagedFile:
 def _look_without_header(filesystem: Filesystem, path: str, why: str) -> SalvagedFile:
     """Read the frames by either seed; what the header said of sequences is told by the first and the last frame."""
     data = _header_bytes(filesystem, path)
+    size_bytes = len(data)
     guess = JournalHeader(_segment_id(path), _NO_INSTANCE, FIRST_SEQUENCE)
     for header in (data, with_computed_checksum(data)):
         with JournalReader(filesystem, path, (guess, frame_seed(header))) as reader:
-            file = _looked(reader, frame_seed(header))
+            file, size_bytes = _looked(reader, frame_seed(header)), reader.size_bytes
         if file.spans or file.end_sequence:
             # Frames that fit the computed seed show that it was the checksum which was hit, and nothing else.
             decoded = decode_header(header)
             file.header_damage = why
             file.header = _guessed(guess, file) if decoded is None else decoded[1]
             return file
-    return SalvagedFile(path, len(data), None, header_damage=why)
+    return SalvagedFile(path, size_bytes, None, header_damage=why)
 
 
 def _guessed(guess: JournalHeader, file: SalvagedFile) -> JournalHeader:
@@ -255,6 +266,17 @@ def _has_open_end(files: Sequence[SalvagedFile]) -> bool:
     plain = [file for file in files if not file.is_compacted and file.header]
     last = max(plain, key=lambda file: file.header.first_sequence if file.header else 0, default=None)
     return last is not None and last.has_bad_tail and not last.is_torn
+
+
+def _may_go_on(strange: SalvagedFile, files: Sequence[SalvagedFile]) -> bool:
+    """Whether a file that says nothing may have held changes behind all that are known.
+
+    Ids ascend, so one before the last plain file holds none: what it held is among the sequences that are missing before that file.
+    """
+    if strange.header is None and strange.size_bytes == HEADER_BYTES:
+        return False
+    last = max((file.header.segment_id for file in files if file.header and not file.is_compacted), default=0)
+    return strange.header is not None or not 0 < _segment_id(strange.path) < last
 
 
 # --- sequences ---------------------------------------------------------------------------------------------------------
@@ -296,9 +318,13 @@ def _holes(
 def _records(filesystem: Filesystem, file: SalvagedFile) -> Iterator[JournalRecord]:
     assert file.header is not None, f"{file.path} says nothing"
     with JournalReader(filesystem, file.path, (file.header, file.seed)) as reader:
+        known = {bad.offset for bad in file.bad}
         for group in reader.groups_past_damage():
             if not isinstance(group, BadFrame):
                 yield from group.records
+            elif group.offset not in known:
+                what = f"{group.reason} at offset {group.offset}: it read back before and does not now"
+                raise DiskFailedError(f"read {file.path}: {what}")
 
 
 def _plain_records(filesystem: Filesystem, file: SalvagedFile, after: int) -> Iterator[JournalRecord]:

@@ -1,7 +1,8 @@
 """Fetch clean bytes that a repair has dropped, from the origin, into segments of their own.
 
-Each range is asked for with the ETag of the version that the row is of, so that no other version's bytes come into it; what the origin
-does not have any more stays a miss. The bytes are synced before a row names them.
+Each range is asked for with the ETag of the version that the row is of, and held against the checksums that the dropped place had, so that
+no other bytes come into it; what the origin does not have any more stays a miss. The bytes are synced before a row names them. They take no
+more room than the cache may have, and a disk that refuses them ends the fetching, not the repair.
 """
 
 import asyncio
@@ -12,9 +13,9 @@ from storage import keys
 from storage.applier import write_change
 from storage.cached import AddExtents
 from storage.checksums import BlockChecksums
-from storage.errors import StorageError
+from storage.errors import ObjectChangedError, StorageError
 from storage.family import Family
-from storage.filesystem import File, Filesystem
+from storage.filesystem import File, Filesystem, disk_error
 from storage.fsck_rows import Damage
 from storage.index import Index
 from storage.layout import SEGMENTS_DIRECTORY
@@ -33,6 +34,7 @@ class Refetching:
 
     Args:
         take_segment_id: Gives ids that were never given.
+        room_bytes: So many bytes may be written.
         say: Takes a line for each range that could not be fetched.
     """
 
@@ -42,11 +44,14 @@ class Refetching:
         open_client: OpenClient,
         take_segment_id: Callable[[Index], int],
         say: Callable[[str], None],
+        *,
+        room_bytes: int,
     ) -> None:
         self._filesystem = filesystem
         self._open_client = open_client
         self._take_segment_id = take_segment_id
         self._say = say
+        self._room_bytes = room_bytes
         self._file: File | None = None
         self._segment_id = 0
         self._end = 0
@@ -64,6 +69,12 @@ class Refetching:
             for damage in damages:
                 try:
                     fetched += await self._fetch(client, index, damage)
+                except _NoRoomError:
+                    self._say(f"{damage.owner} and what follows: not fetched: the cache has no more room")
+                    break
+                except OSError as error:
+                    self._say(f"{damage.owner} and what follows: not fetched: {disk_error(error, 'write')}")
+                    break
                 except StorageError as error:
                     self._say(f"{damage.owner}: not fetched: {error}")
         return fetched
@@ -84,20 +95,34 @@ class Refetching:
         return added
 
     async def _store(self, client: OriginClient, index: Index, wanted: Extent, asked: "_Asked") -> Location:
-        """Append the bytes to the segment in use; what a failure leaves of them is dead space."""
-        if self._file is None or self._end + wanted.stop - wanted.start > NEW_SEGMENT_BYTES:
+        """Append the bytes to the segment in use; those of a failure are overwritten by the next.
+
+        Raises:
+            ObjectChangedError: The origin gave other bytes, under the same ETag or another.
+        """
+        length = wanted.stop - wanted.start
+        if length > self._room_bytes:
+            raise _NoRoomError
+        if self._file is None or self._end + length > NEW_SEGMENT_BYTES:
             self._begin_segment(index)
         assert self._file is not None, "a segment was begun"
-        sums, start = BlockChecksums(), self._end
+        sums, end = BlockChecksums(), self._end
         async with client.get_object(
             asked.name, ByteRange(wanted.start, wanted.stop), if_match=asked.etag
         ) as answer:
             async for chunk in answer.chunks():
-                self._file.pwrite(self._end, chunk)
+                self._file.pwrite(end, chunk)
                 sums.update(chunk)
-                self._end += len(chunk)
+                end += len(chunk)
+        digest = sums.digest()
+        if (end - self._end, digest) != (length, wanted.location.checksums):
+            raise ObjectChangedError(
+                f"the origin has other bytes than were cached, under the ETag {asked.etag}"
+            )
         self._file.fdatasync()
-        return Location(self._segment_id, start, self._end - start, sums.digest())
+        location = Location(self._segment_id, self._end, length, digest)
+        self._end, self._room_bytes = end, self._room_bytes - length
+        return location
 
     def _begin_segment(self, index: Index) -> None:
         self._close()
@@ -109,6 +134,10 @@ class Refetching:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+
+class _NoRoomError(Exception):
+    """The bytes would take more than there is."""
 
 
 class _Asked(NamedTuple):

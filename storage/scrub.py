@@ -35,10 +35,11 @@ FAMILY_OF: Final = {Phase.DIRTY: Family.DIRTY, Phase.PARTS: Family.PARTS, Phase.
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a round is: the row of its phase that comes next is the first at or behind `key`."""
+    """Where a round is: the row of its phase that comes next is the first at or behind `key`; of that row, what lies from `start` on."""
 
     phase: Phase = Phase.DIRTY
     key: bytes = b""
+    start: int = 0
 
     def behind(self, key: bytes) -> "Position":
         """Go on behind a row."""

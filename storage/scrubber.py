@@ -1,14 +1,16 @@
 """The background scrub: reads everything that rows name, slowly, and holds each block against its checksum.
 
-A block is read on the worker pool, at most 1 MiB at a time, with its segment pinned for the read. What the scrub found right is not
-noted as checked: the table of checked blocks is bounded and belongs to what is served. A block that is wrong, twice in a row and with its
-row unchanged, makes its whole segment one that is checked again before anything of it is served. Then
+A block is read on the worker pool, at most 1 MiB at a time, with its segment pinned for the read; rows are read there too, some at a time.
+What the scrub found right is not noted as checked: the table of checked blocks is bounded and belongs to what is served.
+A block that is wrong, twice in a row and with its row unchanged, makes its whole segment one that is checked again before anything of it
+is served. Then
 
     clean    the block is dropped: the next read is a miss
     dirty    an alarm names the object, and says whether the origin has the same bytes. The row stays: nobody serves or flushes the bytes,
              as both check them
 
-Segments that take in bytes are left to the round after they are sealed. The journal's records are read by each compaction and each start,
+Blocks are read as they are served, through the page cache: rot below a page in memory shows once the page has gone. Segments that take in
+bytes are left to the round after they are sealed. The journal's records are read by each compaction and each start,
 the index's blocks have RocksDB's own checksums; neither is the scrub's.
 
 It is driven by turns (`storage/upkeep.py`). Between two turns a round keeps its place; a row that changes meanwhile is met as it is then.
@@ -36,7 +38,6 @@ from storage.rows import (
     decode_part,
     decode_resident,
     decode_upload,
-    read_extents,
 )
 from storage.scrub import FAMILY_OF, Pace, Phase, Position
 from storage.segments import SegmentStore
@@ -48,6 +49,9 @@ from storage.workers import Workers
 log = logging.getLogger(__name__)
 
 ROWS_STEP: Final = 64
+TARGETS_STEP: Final = 64
+"""A step looks at no more rows, and takes no more places of one object: what is held, and a call on the pool, are bounded by it."""
+
 BLOCKS_A_TURN_MAX: Final = 64
 ROUND_EVERY_S: Final = 600.0
 """A round begins no sooner than this after the one before: a small cache is not read over and over."""
@@ -77,7 +81,12 @@ class _Target:
 
     owner: ResidentRow
     is_dirty: bool
-    location: Location
+    extent: Extent
+
+    @property
+    def location(self) -> Location:
+        """Where the bytes lie."""
+        return self.extent.location
 
 
 class Scrubber:
@@ -114,7 +123,7 @@ class Scrubber:
         for _ in range(BLOCKS_A_TURN_MAX):
             if not self._pace.allow(parts.clock.monotonic_s(), is_busy=self._is_busy()):
                 return
-            if not self._targets and not self._find_targets():
+            if not self._targets and not await self._find_targets():
                 return
             if self._targets:
                 await self._scrub_next()
@@ -128,7 +137,7 @@ class Scrubber:
 
     # --- what is next ------------------------------------------------------------------------------------------------
 
-    def _find_targets(self) -> bool:
+    async def _find_targets(self) -> bool:
         """Look at the next rows; False where a round has ended."""
         stats = self._parts.stats
         if self._position is None:
@@ -137,62 +146,79 @@ class Scrubber:
                 return False
             self._position, self._round_at_s = Position(), now_s
             stats.scrub_round_bytes = 0
-        position = self._position
-        rows = self._parts.index.scan(FAMILY_OF[position.phase], position.key, None, ROWS_STEP)
-        for key, value in rows:
-            self._add(position.phase, key, value)
-        if rows:
-            self._position = position.behind(rows[-1][0])
-            return True
-        self._position = position.next_phase()
+        found, self._position = await self._parts.workers.run(self._step, self._position)
+        self._targets.extend(target for target in found if self._is_at_rest(target.location))
         if self._position is not None:
             return True
         stats.scrub_rounds += 1
         stats.scrub_done_at_s = self._parts.clock.wall_s()
         return False
 
-    def _add(self, phase: Phase, key: bytes, value: bytes) -> None:
+    def _is_at_rest(self, location: Location) -> bool:
+        state = self._parts.segments.state(location.segment_id)
+        # One that is missing is read all the same, to find that it is.
+        return state is None or (state.is_sealed and state.is_settled)
+
+    def _step(self, position: Position) -> tuple[list[_Target], Position | None]:
+        """Read the next rows; give what they name, and where to go on. Runs in a worker thread."""
+        rows = self._parts.index.scan(FAMILY_OF[position.phase], position.key, None, ROWS_STEP)
+        if not rows:
+            return [], position.next_phase()
+        targets: list[_Target] = []
+        for key, value in rows:
+            start = position.start if key == position.key else 0
+            found = self._targets_of(position.phase, key, value, start)
+            targets += found
+            if len(found) >= TARGETS_STEP:
+                return targets, Position(position.phase, key, found[-1].extent.stop)
+            if len(targets) >= TARGETS_STEP:
+                return targets, position.behind(key)
+        return targets, position.behind(rows[-1][0])
+
+    def _targets_of(self, phase: Phase, key: bytes, value: bytes, start: int) -> list[_Target]:
+        """Give what a row names from `start` on, at most TARGETS_STEP places."""
         match phase:
             case Phase.DIRTY:
-                self._add_dirty(value)
+                return self._dirty(value, start)
             case Phase.PARTS:
                 upload_id, number = keys.split_part_key(key)
                 owner = ResidentRow(1, 0, 0, upload_id=upload_id, part=number)
-                self._add_extents(owner, decode_part(value).extents, is_dirty=True)
+                extents = _from(decode_part(value).extents, start)
+                return [_Target(owner, is_dirty=True, extent=extent) for extent in extents]
             case Phase.CLEAN:
-                self._add_clean(key, value)
+                return self._clean(key, value)
 
-    def _add_dirty(self, value: bytes) -> None:
+    def _dirty(self, value: bytes, start: int) -> list[_Target]:
         entry = decode_dirty(value)
         record = self._object(entry.bucket, entry.key)
-        if record is not None and record.version_id == entry.version_id:
-            owner = ResidentRow(1, 0, 0, bucket=entry.bucket, key=entry.key, version_id=entry.version_id)
-            self._add_extents(owner, read_extents(self._parts.index, record), is_dirty=True)
+        if record is None or record.version_id != entry.version_id:
+            return []
+        owner = ResidentRow(1, 0, 0, bucket=entry.bucket, key=entry.key, version_id=entry.version_id)
+        return [_Target(owner, is_dirty=True, extent=extent) for extent in self._extents_from(record, start)]
 
-    def _add_clean(self, key: bytes, value: bytes) -> None:
+    def _clean(self, key: bytes, value: bytes) -> list[_Target]:
         resident = decode_resident(value)
-        if resident.upload_id:
-            return
-        record = self._object(resident.bucket, resident.key)
+        record = None if resident.upload_id else self._object(resident.bucket, resident.key)
         if (
             record is None
             or record.version_id != resident.version_id
             or record.state is not ObjectState.CLEAN
         ):
-            return
+            return []
         extent = self._extent_at(record, resident.start)
-        if (
-            extent is not None
-            and keys.resident_key(extent.location.segment_id, extent.location.offset) == key
-        ):
-            self._add_extents(resident, (extent,), is_dirty=False)
+        if extent is None:
+            return []
+        place = extent.location
+        is_there = keys.resident_key(place.segment_id, place.offset) == key
+        return [_Target(resident, is_dirty=False, extent=extent)] if is_there else []
 
-    def _add_extents(self, owner: ResidentRow, extents: tuple[Extent, ...], *, is_dirty: bool) -> None:
-        for extent in extents:
-            state = self._parts.segments.state(extent.location.segment_id)
-            if state is None or (state.is_sealed and state.is_settled):
-                # One that is missing is read all the same, to find that it is.
-                self._targets.append(_Target(owner, is_dirty, extent.location))
+    def _extents_from(self, record: ObjectRecord, start: int) -> tuple[Extent, ...]:
+        if not record.extents_spilled:
+            return _from(record.extents, start)
+        first = keys.extents_key(record.version_id, start)
+        _, stop = keys.extents_range(record.version_id)
+        rows = self._parts.index.scan(Family.EXTENTS, first, stop, TARGETS_STEP)
+        return tuple(decode_extent(value) for _, value in rows)
 
     def _object(self, bucket: str, key: str) -> ObjectRecord | None:
         value = self._parts.index.get(Family.OBJECTS, keys.object_key(bucket, key))
@@ -225,7 +251,8 @@ class Scrubber:
             return
         # Once more: what was read on its way out of the cache, or wrong in memory only, is right the second time.
         why = await self._parts.workers.run(self._wrong, target.location, block)
-        if why and self._is_named(target):
+        is_named = bool(why) and await self._parts.workers.run(self._is_named, target)
+        if is_named:
             await self._tell(target, block, why)
 
     def _wrong(self, location: Location, block: int) -> str:
@@ -238,7 +265,7 @@ class Scrubber:
         return "" if block_matches(location, block, data) else "wrong checksum"
 
     def _is_named(self, target: _Target) -> bool:
-        """Whether the row still names the place, as what it was when the block was chosen."""
+        """Whether the row still names the place, as what it was when the block was chosen. Runs in a worker thread."""
         owner, place = target.owner, target.location
         if owner.upload_id:
             value = self._parts.index.get(Family.PARTS, keys.part_key(owner.upload_id, owner.part))
@@ -249,7 +276,8 @@ class Scrubber:
             return False
         if (record.state is not ObjectState.CLEAN) is not target.is_dirty:
             return False
-        return any(extent.location == place for extent in read_extents(self._parts.index, record))
+        extent = self._extent_at(record, target.extent.start)
+        return extent is not None and extent.location == place
 
     async def _tell(self, target: _Target, block: int, why: str) -> None:
         place = target.location
@@ -302,3 +330,7 @@ class Scrubber:
         if found is not None and (found.etag, found.size) == (record.etag, record.size):
             return f"the origin has the same bytes (ETag {found.etag})"
         return "the origin has another version"
+
+
+def _from(extents: tuple[Extent, ...], start: int) -> tuple[Extent, ...]:
+    return tuple(extent for extent in extents if extent.start >= start)[:TARGETS_STEP]

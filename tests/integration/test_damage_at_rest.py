@@ -123,6 +123,7 @@ def repair_now(directory: Path, origin: PausedOrigin, *, should_refetch: bool = 
         lambda: client_of(origin),
         lambda index: spare_segment_id(filesystem, index, 0),
         pytest.fail,
+        room_bytes=1 << 30,
     )
     with RocksCopies(str(directory / INDEX_DIRECTORY)) as copies:
         return repair(

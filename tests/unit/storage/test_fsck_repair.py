@@ -2,8 +2,10 @@
 
 import os
 import random
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +13,9 @@ from msgspec.structs import replace
 from storage import keys
 from storage.errors import DamagedError, DiskFailedError, FormatError, LockedError
 from storage.family import Family, IndexWrite
-from storage.journal_salvage import salvage
+from storage.journal_format import HEADER_BYTES, JournalHeader, encode_header, journal_path
+from storage.journal_reader import JournalGroup, JournalReader
+from storage.journal_scan import scan
 from storage.origin.wire import OriginObject
 from storage.records import (
     DirtyEntry,
@@ -28,7 +32,8 @@ from storage.recovered_changes import Looked
 from storage.rows import decode_dirty, decode_object
 from storage.segments import segment_path
 from storage.types import Location
-from tests.fakes.filesystem import FakeFilesystem, Halted
+from tests.fakes.filesystem import FakeFilesystem, Halted, Operation
+from tests.fakes.index import FakeIndex
 from tests.fakes.ledger_harness import (
     BUCKET,
     Ledger,
@@ -305,6 +310,101 @@ async def test_all_is_read_when_only_a_header_was_hit(at: int, has_index: bool) 
     assert dirty_state(directory.filesystem, recovered.index) == before
 
 
+async def in_two_files() -> tuple[Ledger, FakeIndex]:
+    """Make a directory with two journal files; with it, an index that lacks what is in the second."""
+    async with opened() as ledger:
+        ledger.put_now("first", b"the first body", is_tiny=True)
+    ledger.recovered.lock.close()
+    lagging = ledger.index.kill_clone()
+    ledger = await Ledger.start(ledger.filesystem, ledger.index)
+    ledger.put_now("second", b"in a segment", is_tiny=False)
+    await ledger.stop()
+    ledger.recovered.lock.close()
+    return ledger, lagging
+
+
+def zero(directory: Directory, path: str, size_bytes: int) -> None:
+    """Lose the beginning of a file, as with a bad sector."""
+    directory.change(path, lambda data: data.__setitem__(slice(0, size_bytes), bytes(size_bytes)))
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+async def test_what_may_be_lost_is_told_when_the_last_file_says_nothing(has_index: bool) -> None:
+    """Its header is gone and no index has its changes: the body of one is kept aside, where a start would remove it."""
+    ledger, lagging = await in_two_files()
+    directory = Directory.of(ledger, has_index=has_index)
+    directory.home.index = lagging if has_index else None
+    zero(directory, directory.journal_paths()[-1], 64)
+    segment_id = location_of(ledger, "second").segment_id
+
+    outcome = directory.repair(origin={})
+
+    entries = entries_of(directory)
+    kept = next(kept for kept in outcome.aside if kept.path == segment_path(segment_id))
+    assert outcome.exit_code == 1
+    assert outcome.lost.lines[0].endswith(" on of the journal cannot be read: what they were is not known")
+    assert entries["first"].quarantine_reason.startswith("recovered: changes from ")
+    assert b"in a segment" in directory.filesystem.contents(kept.place)
+    assert directory.repair(origin={}).exit_code == 0
+
+
+async def test_what_may_be_lost_is_told_when_a_file_is_of_another_instance() -> None:
+    """It may stand where one of ours was."""
+    directory = Directory.of(await loaded(), has_index=False)
+    strange = journal_path(1 << 40)
+    directory.filesystem.create(strange).close()
+    directory.filesystem.replace_contents(strange, encode_header(JournalHeader(1 << 40, b"x" * 16, 99)))
+
+    outcome = directory.repair(origin={})
+
+    assert outcome.exit_code == 1
+    assert strange in [kept.path for kept in outcome.aside]
+    assert entries_of(directory)["large"].quarantine_reason.startswith("recovered: changes from ")
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+async def test_a_repair_goes_on_when_the_only_journal_file_says_nothing(has_index: bool) -> None:
+    """With a whole index all that was dirty is there, in doubt, with its bytes; without one, that all is lost is told."""
+    directory = Directory.of(await loaded(), has_index=has_index)
+    zero(directory, directory.journal_paths()[0], 64)
+
+    outcome = directory.repair(origin={})
+
+    entries = entries_of(directory)
+    assert outcome.exit_code == 1
+    assert sorted(entries) == (["large", "last", "other", "tiny"] if has_index else [])
+    assert all(entry.quarantine_reason.startswith("recovered: ") for entry in entries.values())
+    assert bodies_of(directory).get("last") == (b"the last one" if has_index else None)
+
+
+async def test_what_is_clean_is_dropped_when_a_lost_change_may_have_replaced_it() -> None:
+    """The index has the version before, the journal lost the next one and its flush: not even that it is stale is known."""
+    async with opened() as ledger:
+        ledger.flush_now(ledger.put_now("clean", b"superseded", is_tiny=False))
+        lagging = ledger.index.kill_clone()
+        path = Directory.of(ledger).journal_paths()[-1]
+        start = len(ledger.filesystem.contents(path))
+        ledger.flush_now(ledger.put_now("clean", b"the newer body", is_tiny=False))
+        stop = len(ledger.filesystem.contents(path))
+        ledger.put_now("last", b"the last one", is_tiny=True)
+    ledger.recovered.lock.close()
+    directory = Directory.of(ledger)
+    directory.home.index = lagging
+    directory.change(path, lambda data: data.__setitem__(slice(start, stop), bytes(stop - start)))
+    segment = segment_path(location_of(ledger, "clean").segment_id)
+
+    outcome = directory.repair(origin={})
+
+    recovered = directory.start()
+    kept = next(kept for kept in outcome.aside if kept.path == segment)
+    assert recovered.index.get(Family.OBJECTS, keys.object_key(BUCKET, "clean")) is None
+    assert [entry.key for entry in recovered.dirty] == ["last"]
+    assert b"the newer body" in directory.filesystem.contents(kept.place)
+    check_accounts(recovered.index)
+    recovered.release()
+    assert directory.repair(origin={}).exit_code == 0
+
+
 @pytest.mark.parametrize("has_index", [True, False])
 async def test_a_compacted_file_is_salvaged(has_index: bool) -> None:
     """With the index all is known; without it what reads back of the file is, and is in doubt."""
@@ -359,6 +459,25 @@ async def test_changes_that_cannot_be_applied_are_left_out_and_named() -> None:
     assert outcome.lost.lines[1].startswith(f"s3://{BUCKET}/joined: change {sequence + 2} cannot be applied")
     assert list(entries_of(directory)) == ["before"]
     assert entries_of(directory)["before"].quarantine_reason == ""
+
+
+async def test_a_complete_is_named_when_the_upload_it_builds_on_is_lost() -> None:
+    """The hole is before it: its own record reads back, and says which object is lost."""
+    async with opened() as ledger:
+        upload_id = ledger.create_upload_now("joined")
+        part = ledger.part_now(upload_id, 1, b"a part", is_tiny=False)
+        complete = ledger.complete_now(upload_id, "joined", [1])
+    ledger.recovered.lock.close()
+    directory = Directory.of(ledger, has_index=False)
+    directory.flip(*directory.find(b"a=b"))
+
+    outcome = directory.repair(origin={})
+
+    assert outcome.lost.lines[1:] == [
+        f"part 1 of upload {upload_id}: change {part} cannot be applied: its upload is not known",
+        f"s3://{BUCKET}/joined: change {complete} cannot be applied: its upload is not known",
+    ]
+    assert [kept.path.partition("/")[0] for kept in outcome.aside] == ["segments", "journal", "index"]
 
 
 async def test_repair_of_a_torn_tail_leaves_it_to_the_start() -> None:
@@ -454,6 +573,73 @@ async def test_index_is_rebuilt_when_it_forgot_a_change_altogether() -> None:
 
     assert "it contradicts the journal over change 5" in outcome.steps[0]
     assert "deleted" in entries_of(directory)
+
+
+class FailingReads(RepairIndexHome):
+    """Lets so many-th read of the directory's index fail, once."""
+
+    def __init__(self, index: FakeIndex | None, nth: int) -> None:
+        super().__init__(index)
+        self.reads_left = nth
+
+    def open_read_only(self) -> FakeIndex:
+        """Give a copy that counts its reads."""
+        index = super().open_read_only()
+        get, scan = index.get, index.scan
+
+        def count() -> None:
+            self.reads_left -= 1
+            if self.reads_left == 0:
+                raise DiskFailedError("index read failed")
+
+        def counted_get(family: Family, key: bytes, /) -> bytes | None:
+            count()
+            return get(family, key)
+
+        def counted_scan(
+            family: Family, start: bytes, stop: bytes | None, limit: int, *, reverse: bool = False
+        ) -> list[tuple[bytes, bytes]]:
+            count()
+            return scan(family, start, stop, limit, reverse=reverse)
+
+        index.get, index.scan = counted_get, counted_scan  # type: ignore[method-assign] # a fault
+        return index
+
+
+async def test_an_index_is_not_set_aside_when_the_disk_refuses_a_read_of_it() -> None:
+    """The index may be good, and may be the only one that knows a change: the repair ends, and is repeated."""
+    damaged = Directory.of(await loaded())
+    hit_a_record(damaged)
+    refusals = 0
+    for nth in range(1, 500, 3):
+        failing = Directory(damaged.filesystem.kill_clone(), home := FailingReads(damaged.home.index, nth))
+        try:
+            failing.repair(origin={})
+        except DiskFailedError:
+            refusals += 1
+
+        assert home.kept == [], f"read {nth}"
+        if home.reads_left > 0:
+            break
+    assert refusals > 20
+
+
+async def test_a_change_that_only_an_index_that_contradicts_itself_knows_is_quarantined() -> None:
+    """The index is rebuilt, but what it says of the journal's hole is not thrown away; all that is dirty is in doubt."""
+    directory = Directory.of(await loaded())
+    hit_a_record(directory)
+    index = directory.home.open()
+    index.write([IndexWrite(Family.OVERLAY, keys.object_key(BUCKET, "tiny"), None)])
+
+    outcome = directory.repair(origin={})
+
+    entries = entries_of(directory)
+    assert outcome.exit_code == 1
+    assert directory.home.kept == ["quarantine/now/index"]
+    assert sorted(entries) == ["large", "last", "other", "tiny"]
+    assert all(entry.quarantine_reason.startswith("recovered: ") for entry in entries.values())
+    assert bodies_of(directory)["other"] == b"another tiny one"
+    assert directory.repair(origin={}).exit_code == 0
 
 
 async def test_an_index_that_lags_is_left_to_the_start() -> None:
@@ -631,6 +817,38 @@ async def test_an_interrupted_repair_is_repeated_and_loses_nothing(damage: Damag
     assert cut_points > 10
 
 
+READS = (Operation.OPEN_READER, Operation.PREAD, Operation.LIST_DIRECTORY)
+
+
+async def test_no_byte_is_dropped_whichever_read_fails_once() -> None:
+    """It raises, or it tells of damage: either way the next repair has every change with its bytes."""
+    ledger = await loaded()
+    damaged = Directory.of(ledger)
+    hit_a_record(damaged)
+    refusals = 0
+    for nth in range(1, 1000):
+        failing = damaged.clone()
+        failing.filesystem.fail(*READS, nth=nth)
+        try:
+            failing.repair(origin={})
+        except DiskFailedError:
+            refusals += 1
+        has_struck = failing.filesystem.heal()
+        left = failing.clone()
+        left.repair(origin={})
+
+        assert sorted(entries_of(left)) == ["deleted", "large", "last", "other", "tiny"], f"read {nth}"
+        assert bodies_of(left) == {
+            "tiny": b"in the journal",
+            "large": b"in a segment",
+            "other": b"another tiny one",
+            "last": b"the last one",
+        }, f"read {nth}"
+        if not has_struck:
+            break
+    assert refusals > 10
+
+
 async def test_a_start_refuses_while_a_repair_is_unfinished() -> None:
     """Of the old journal any number of files may be gone by then."""
     directory = Directory.of(await loaded())
@@ -687,20 +905,77 @@ async def test_any_load_is_stated_anew_as_it_was(seed: int) -> None:
     assert dirty_state(directory.filesystem, rebuilt.index) == before
 
 
+@dataclass(frozen=True)
+class WrittenFile:
+    """A plain journal file as it was before damage: where its frames lie, and the last sequence of each."""
+
+    path: str
+    data: bytes
+    first_sequence: int
+    frames: tuple[tuple[int, int, int], ...]
+
+
+def written_files(filesystem: FakeFilesystem) -> list[WrittenFile]:
+    """Read the plain files of a sound journal, oldest first."""
+    files = []
+    for file in scan(filesystem).files:
+        with JournalReader(filesystem, file.path) as reader:
+            groups = [group for group in reader.groups() if isinstance(group, JournalGroup)]
+        frames = tuple((group.offset, group.end_offset, group.last_sequence) for group in groups)
+        if not file.header.is_compacted:
+            data = filesystem.contents(file.path)
+            files.append(WrittenFile(file.path, data, file.header.first_sequence, frames))
+    return files
+
+
+def told_up_to(written: list[WrittenFile], directory: Directory) -> int:
+    """Say up to which sequence a journal without an index must tell of each change.
+
+    Nobody can tell a tail that rotted, or was cut off with the files behind it, from one that was never written.
+    """
+    paths = directory.journal_paths()
+    for file in reversed(written):
+        data = directory.filesystem.contents(file.path) if file.path in paths else b""
+        intact = [last for at, end, last in file.frames if data[at:end] == file.data[at:end]]
+        if intact:
+            return intact[-1]
+        if file.path in paths and (len(data) != HEADER_BYTES or data == file.data[:HEADER_BYTES]):
+            return file.first_sequence - 1
+    return 0
+
+
+def is_in_hole(sequence: int, lost: list[str]) -> bool:
+    """Say whether one of the holes that were named has a sequence."""
+    for line in lost:
+        hole = re.match(r"changes? (?:from )?(\d+)(?: to (\d+))?( on)? of the journal cannot be read", line)
+        if hole is None:
+            continue
+        first, last, is_open = hole.groups()
+        if int(first) <= sequence and (is_open or sequence <= int(last or first)):
+            return True
+    return any(line.startswith("journal and index are both gone") for line in lost)
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_any_damage_is_repaired_and_what_is_lost_is_named(seed: int) -> None:
     """A start succeeds; a dirty object is there, whole or quarantined, or named, or lies in a hole that is named."""
     draws = random.Random(1000 + seed)
     async with opened() as ledger:
         load = RandomLoad(ledger, draws)
-        load.run(60)
+        load.run(30)
+        if draws.random() < 0.5:
+            ledger.rotate_now()
+        if draws.random() < 0.3:
+            await ledger.compaction().compact()
+            ledger.unlink_removed()
+        load.run(30)
     ledger.recovered.lock.close()
     has_index = draws.random() < 0.5
     directory = Directory.of(ledger, has_index=has_index)
+    written = written_files(directory.filesystem)
     for _ in range(draws.randint(1, 3)):
         hurt(directory, draws)
-    # Without the index nobody can tell a tail that rotted, or was cut off, from one that was never written.
-    known = 1 << 60 if has_index else salvage(directory.filesystem, b"").read_sequence
+    known = 1 << 60 if has_index else told_up_to(written, directory)
     before = {
         decode_dirty(value).key: decode_dirty(value) for _, value in all_rows(ledger.index, Family.DIRTY)
     }
@@ -708,14 +983,15 @@ async def test_any_damage_is_repaired_and_what_is_lost_is_named(seed: int) -> No
     outcome = directory.repair(origin={})
 
     entries = entries_of(directory)
-    has_hole = any("what they were is not known" in line for line in outcome.lost.lines)
     for key, entry in before.items():
         found = entries.get(key)
         place = f"s3://{BUCKET}/{key}"
         is_told = any(line.startswith(f"{place}: ") for line in outcome.lost.lines)
         if found is None or found.version_id != entry.version_id:
+            is_lost = is_told or is_in_hole(entry.sequence, outcome.lost.lines)
             is_untold = entry.sequence > known
-            assert has_hole or is_told or is_untold or place in outcome.settled, f"{key} vanished"
+            assert is_lost or is_untold or place in outcome.settled, f"{key} vanished: {entry}"
+            assert not is_lost or outcome.exit_code == 1
     for key, body in bodies_of(directory).items():
         if isinstance(body, str):
             assert entries[key].quarantine_reason.startswith("recovered: "), f"{key} would be flushed"
@@ -724,18 +1000,22 @@ async def test_any_damage_is_repaired_and_what_is_lost_is_named(seed: int) -> No
 
 
 def hurt(directory: Directory, draws: random.Random) -> None:
-    """Do one thing to a journal file or a segment."""
+    """Do one thing to a journal file or a segment: lose it, cut it, flip a bit, or lose sectors, often those of the header."""
     paths = directory.journal_paths()
     paths += [f"segments/{name}" for name in directory.filesystem.list_directory("segments")]
     if not paths:
         return
     path = draws.choice(paths)
     size = len(directory.filesystem.contents(path))
-    match draws.randrange(4):
+    match draws.randrange(6):
         case 0:
             directory.filesystem.unlink(path)
         case 1:
             directory.cut(path, draws.randrange(size + 1))
+        case 2 | 3 if size:
+            start = draws.choice((0, draws.randrange(size) // 512 * 512))
+            length = min(draws.choice((64, 512, 4096)), size - start)
+            directory.change(path, lambda data: data.__setitem__(slice(start, start + length), bytes(length)))
         case _ if size:
             directory.flip(path, draws.randrange(size))
         case _:

@@ -99,6 +99,47 @@ def test_a_file_of_another_instance_is_not_ours() -> None:
     found = salvage(filesystem, b"x" * 16)
 
     assert (found.files, found.foreign) == ((), (journal_path(1),))
+    assert found.holes == (Hole(1, None),)
+
+
+def zero(filesystem: FakeFilesystem, path: str, size_bytes: int) -> None:
+    """Lose the first bytes, as with a bad sector."""
+    data = filesystem.contents(path)
+    filesystem.replace_contents(path, bytes(min(size_bytes, len(data))) + data[size_bytes:])
+
+
+@pytest.mark.parametrize("size_bytes", [64, 512])
+def test_a_last_file_that_says_nothing_is_a_hole_without_an_end(size_bytes: int) -> None:
+    """Nobody knows how many changes were in it: it may hold any behind the last that is known."""
+    filesystem = disk()
+    journal(filesystem, 1, 1)
+    zero(filesystem, journal(filesystem, 2, 5), size_bytes)
+
+    found = salvage(filesystem, INSTANCE_ID)
+
+    assert (found.unreadable, found.foreign) == ((journal_path(2),), ())
+    assert found.holes == (Hole(5, None),)
+    assert sequences(filesystem) == [1, 2, 3, 4]
+
+
+def test_a_file_that_says_nothing_is_the_gap_before_the_next_one_when_it_is_not_the_last() -> None:
+    """Ids ascend with sequences: what it held is missing before the file that follows."""
+    filesystem = disk()
+    zero(filesystem, journal(filesystem, 1, 1), 512)
+    journal(filesystem, 2, 5)
+
+    assert salvage(filesystem, INSTANCE_ID).holes == (Hole(1, 4),)
+
+
+def test_a_file_that_holds_nothing_but_a_lost_header_is_no_hole() -> None:
+    """There was no change in it."""
+    filesystem = disk()
+    journal(filesystem, 1, 1)
+    zero(filesystem, journal(filesystem, 2, 5, groups=0), 64)
+
+    found = salvage(filesystem, INSTANCE_ID)
+
+    assert (found.unreadable, found.holes) == ((journal_path(2),), ())
 
 
 def test_a_damaged_compacted_file_lends_its_records_to_the_hole() -> None:
