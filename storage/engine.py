@@ -194,7 +194,7 @@ class Engine:
         try:
             return await self.life_type.open(self._parts, self._keeper, life)
         except BaseException:
-            self._keeper.reveal()
+            self._keeper.end_attempt()
             self._is_readable.set()
             raise
 
@@ -527,6 +527,7 @@ class Engine:
         self, bucket: str, prefix: str, limit: int, after: int = 0, *, is_quarantined: bool = False
     ) -> PendingPage:
         """List acknowledged changes that are not at the origin, oldest first, behind sequence `after`."""
+        self._keeper.check_readable()
         scope, components, index = Scope(bucket, prefix), self._components, self._recovered.index
         if is_quarantined:
             rows = components.dirty_rows
@@ -537,6 +538,7 @@ class Engine:
         self, bucket: str, prefix: str, after: str = "", *, is_deep: bool = False
     ) -> AcknowledgedPage:
         """Give the next page of what was acknowledged under a prefix, in the order of keys."""
+        self._keeper.check_readable()
         components = self._components
         scope = (bucket, prefix, after)
         return acknowledged_page(
@@ -545,6 +547,7 @@ class Engine:
 
     def acknowledged_of(self, name: ObjectName) -> AcknowledgedLine | None:
         """Say what was acknowledged of one key; None where nothing is known."""
+        self._keeper.check_readable()
         components = self._components
         return acknowledged_line(self._recovered.index, components.dirty_rows, components.planner, name)
 

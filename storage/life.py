@@ -87,8 +87,11 @@ class Life:
                 origin=parts.settings.origin,
                 fresh_instance_id=parts.rng.randbytes(16),
                 lock=None if before is None else before.recovered.lock,
+                acknowledged_sequence=0 if before is None else before.components.applier.applied_sequence,
             ),
         )
+        keeper.show()
+        recovered = replace(recovered, index=keeper)
         predecessor = None if before is None else before.components.segments
         try:
             segments, orphans = await parts.workers.pool.run(_adopt_segments, parts, recovered, predecessor)

@@ -141,7 +141,8 @@ class Recovered:
 class RecoveryParts:
     """What recovery works with.
 
-    `lock` is None at a start; an engine that re-opens holds it, and goes on to hold it where that fails.
+    `lock` is None at a start; an engine that re-opens holds it, and goes on to hold it where that fails. It also knows what was
+    acknowledged: a journal that ends before `acknowledged_sequence` is damaged, though its end may look torn.
     """
 
     filesystem: Filesystem
@@ -149,6 +150,7 @@ class RecoveryParts:
     origin: str
     fresh_instance_id: bytes
     lock: Lock | None = None
+    acknowledged_sequence: int = 0
 
 
 def recover(parts: RecoveryParts) -> Recovered:
@@ -224,7 +226,19 @@ def _accept_journal(parts: RecoveryParts, layout: Layout) -> JournalScan:
         # Looked at before anything is cut: an index that has applied what is torn shows that it was acknowledged.
         refuse_index_ahead(parts.index_home, layout, found)
         log.warning("%s: cut at %d: %s", found.torn.path, found.torn.offset, found.torn.reason)
-    return settle(filesystem)
+    _refuse_lack(parts, found)
+    settled = settle(filesystem)
+    # Once more: what was only in the page cache may have been dropped before it was copied.
+    _refuse_lack(parts, settled)
+    return settled
+
+
+def _refuse_lack(parts: RecoveryParts, scanned: JournalScan) -> None:
+    if scanned.last_sequence < parts.acknowledged_sequence:
+        raise DamagedError(
+            f"the journal ends at {scanned.last_sequence}, and sequence {parts.acknowledged_sequence} was acknowledged: "
+            "a part of it is missing; see `forebay fsck`"
+        )
 
 
 # --- steps 3 to 5 ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from storage.errors import (
     StorageError,
     UnknownOutcomeError,
 )
-from storage.family import Family
 from storage.listing import ListQuery
 from storage.requests import CompletedPart, PutRequest, UploadRequest
 from storage.types import MIB, CacheResult, ObjectName, WriteMode
@@ -24,6 +23,7 @@ from tests.fakes.failing_disk import (
     TINY,
     QuickClock,
     RefusingHome,
+    RottenHome,
     at_origin,
     drained,
     engine_over,
@@ -36,7 +36,6 @@ from tests.fakes.failing_disk import (
     reopened,
 )
 from tests.fakes.filesystem import FakeFilesystem, Operation
-from tests.fakes.index import FakeIndex
 from tests.fakes.origin_faults import Fault
 from tests.fakes.running_engine import (
     BUCKET,
@@ -316,31 +315,6 @@ async def test_the_engine_stops_while_the_disk_is_bad() -> None:
             assert started.engine._recovered.is_unclean
 
 
-class RottenIndex(FakeIndex):
-    """An index with a row that cannot be read, once a test says so."""
-
-    is_rotten = False
-
-    def get(self, family: Family, key: bytes, /) -> bytes | None:
-        """Read a row, or not."""
-        if self.is_rotten and family is Family.OBJECTS and key.endswith(b"rotten"):
-            raise DamagedError("index row cannot be read: Corruption")
-        return super().get(family, key)
-
-
-class RottenHome(FakeIndexHome):
-    """Where such an index lives; it stays as rotten as it is until it is thrown away."""
-
-    def open(self) -> RottenIndex:
-        """Give the rows as they were left."""
-        before, opened = self.index, RottenIndex()
-        clone = before.kill_clone()
-        opened._tables, opened._durable = clone._tables, clone._durable
-        opened.is_rotten = isinstance(before, RottenIndex) and before.is_rotten
-        self.index = opened
-        return opened
-
-
 async def test_a_damaged_index_is_filled_anew_from_the_journal() -> None:
     """A row that cannot be read costs the clean cache and one answer; all that is dirty is there again."""
     disk, home = FakeFilesystem(seed=21), RottenHome()
@@ -349,14 +323,13 @@ async def test_a_damaged_index_is_filled_anew_from_the_journal() -> None:
         running.origin.store.put(BUCKET, "rotten", SMALL)
         await running.put("key", SMALL)
         upload_id, _ = await running.engine.create_upload(UploadRequest(NAME))
-        assert isinstance(home.index, RottenIndex)
-        home.index.is_rotten = True
+        home.break_index(is_failing=False)
 
         with pytest.raises(DamagedError):
             await running.get("rotten")
         await reopened(running)
 
-        assert not home.index.is_rotten
+        assert home.destroyed == 1
         assert (await running.get("rotten")).data == SMALL
         assert (await running.get("key")).data == SMALL
         await running.engine.abort_upload(NAME, upload_id)
