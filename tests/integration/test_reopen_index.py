@@ -1,11 +1,12 @@
 """A directory that is re-opened with an index that failed, regressed or is damaged: nothing that it lacks is told meanwhile."""
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 
-from storage.errors import OverloadedError, StorageError
+from storage.errors import OverloadedError, StorageError, UnknownOutcomeError
 from storage.listing import ListQuery
 from storage.policy import Policy
 from storage.requests import UploadRequest
@@ -13,15 +14,18 @@ from storage.types import ObjectName
 from tests.fakes.failing_disk import (
     NAME,
     SMALL,
+    TINY,
     BreakableHome,
     QuickReopenings,
     RegressingHome,
     RottenHome,
     engine_over,
+    fail_journal_sync,
     reopened,
 )
 from tests.fakes.filesystem import FakeFilesystem
-from tests.fakes.running_engine import BUCKET, RunningEngine, until
+from tests.fakes.index import FakeIndex
+from tests.fakes.running_engine import BUCKET, FakeIndexHome, RunningEngine, until
 
 NEWER = b"acknowledged, newer than the origin's"
 ONLY_HERE = b"acknowledged, and nowhere else"
@@ -106,6 +110,24 @@ async def test_nothing_is_told_while_an_index_is_filled() -> None:
 
         listed = await running.engine.list_objects(ListQuery(BUCKET))
         assert [one.key for one in listed.entries] == ["dirty", "only-here", "rotten"]
+
+
+@pytest.mark.parametrize("fail", [FakeIndex.fail_write, FakeIndex.fail_checkpoint])
+async def test_an_index_that_fails_under_recovery_is_opened_anew(fail: Callable[[FakeIndex], None]) -> None:
+    """It takes no write any more, as RocksDB's; the next attempt opens it again, though the life before did not see it fail."""
+    disk, home = FakeFilesystem(seed=23), FakeIndexHome()
+    async with engine_over(filesystem=disk, index_home=home, clock=QuickReopenings()) as running:
+        await fill(running)
+        fail_journal_sync(disk, home)
+        fail(home.index)
+
+        with pytest.raises(UnknownOutcomeError):
+            await running.put("x", TINY)
+        await reopened(running)
+        await running.put("after", TINY)
+
+        assert running.engine.stats.reopenings["failed"] == 1
+        assert (await running.get("dirty")).data == NEWER
 
 
 @pytest.mark.parametrize("home_type", [RottenHome, RegressingHome])
