@@ -178,7 +178,7 @@ class Engine:
                 elif life.components.applier.has_index_failed:
                     self._keeper.distrust()
             opened = await self._open_next(life)
-        except StorageError as error:
+        except (StorageError, OSError) as error:
             self._reopening.failed(str(error))
             self.stats.reopenings["failed"] += 1
             log.warning("the cache directory cannot be re-opened yet: %s", error)
