@@ -90,6 +90,7 @@ class Life:
                 fresh_instance_id=parts.rng.randbytes(16),
                 lock=None if before is None else before.recovered.lock,
                 acknowledged_sequence=0 if before is None else before.components.applier.applied_sequence,
+                is_pinned=_nothing_is_pinned if before is None else before.components.segments.is_pinned,
             ),
         )
         keeper.show()
@@ -255,6 +256,10 @@ class Life:
             reservation = ids.reservation()
             await self.components.commit.commit(reservation)
             ids.adopt(reservation)
+
+
+def _nothing_is_pinned(_segment_id: int) -> bool:
+    return False
 
 
 def _segment_limits(parts: EngineParts) -> SegmentLimits:
