@@ -21,7 +21,6 @@ from storage.acknowledged import acknowledged_line, acknowledged_page
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.assembly import Components, EngineParts
 from storage.errors import (
-    DamagedError,
     EngineClosedError,
     NoSuchKeyError,
     NotSupportedError,
@@ -30,6 +29,7 @@ from storage.errors import (
 )
 from storage.flush_events import Scope
 from storage.flush_waits import Barrier
+from storage.index import Index
 from storage.index_keeper import IndexKeeper
 from storage.life import Life
 from storage.listing import ListQuery, ListResult
@@ -92,6 +92,8 @@ class Engine:
         self._is_readable = asyncio.Event()
         self._is_readable.set()
         self._reopening = ReopenPace()
+        self._loop = asyncio.get_running_loop()
+        keeper.on_damage = self._note_damage
         self.stats = parts.stats
         self.instance_id = life.recovered.layout.instance_id.hex()
         life.components.state.listeners.append(self._see_levels)
@@ -147,6 +149,16 @@ class Engine:
     def _see_levels(self, _: Effects) -> None:
         """Keep the levels in step with each batch, so that a scrape right after an acknowledgement shows it."""
         self._count_levels()
+
+    def _note_damage(self, index: Index, damage: str) -> None:
+        """Hear of a row of an index that cannot be read, from whichever thread has met it."""
+        # A loop that has ended needs no other index.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._see_damage, index, damage)
+
+    def _see_damage(self, index: Index, damage: str) -> None:
+        if self._keeper.shows(index):
+            self._life.see_damage(damage)
 
     # --- re-opening --------------------------------------------------------------------------------------------------
 
@@ -306,10 +318,8 @@ class Engine:
             life = self._life
             try:
                 return await life.components.reader.open(name, wanted, metadata_only=metadata_only)
-            except StorageError as error:
+            except StorageError:
                 if life is self._life:
-                    if isinstance(error, DamagedError):
-                        life.see_damage(str(error))
                     raise
                 # The directory was re-opened meanwhile: what cut the opening says nothing of the object.
         raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)

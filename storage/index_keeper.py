@@ -72,7 +72,11 @@ class _Work:
 
 
 class IndexKeeper:
-    """An index that outlives the engine's lives; reading costs no more than the index itself."""
+    """An index that outlives the engine's lives; reading costs a call more than the index itself.
+
+    Attributes:
+        on_damage: Told, in the thread of the read, of a row of an index that cannot be read.
+    """
 
     def __init__(self, home: IndexHome) -> None:
         self._home = home
@@ -82,6 +86,7 @@ class IndexKeeper:
         self._is_distrusted = False
         self._is_condemned = False
         self._is_dirty: Callable[[ObjectName], bool] = lambda _name: True
+        self.on_damage: Callable[[Index, str], None] = lambda _index, _why: None
         self.get: Callable[[Family, bytes], bytes | None] = self._get_blind
 
     # --- as an index -------------------------------------------------------------------------------------------------
@@ -94,7 +99,12 @@ class IndexKeeper:
         Raises:
             OverloadedError: The index is not open at the moment.
         """
-        return self._opened().scan(family, start, stop, limit, reverse=reverse)
+        index = self._opened()
+        try:
+            return index.scan(family, start, stop, limit, reverse=reverse)
+        except DamagedError as error:
+            self.on_damage(index, str(error))
+            raise
 
     def write(self, batch: Sequence[IndexWrite]) -> None:
         """Write a batch; as Index."""
@@ -193,7 +203,18 @@ class IndexKeeper:
                 index.close()
 
     def _show(self, index: Index) -> None:
-        self._index, self.get = index, index.get
+        def get(family: Family, key: bytes, /) -> bytes | None:
+            try:
+                return index.get(family, key)
+            except DamagedError as error:
+                self.on_damage(index, str(error))
+                raise
+
+        self._index, self.get = index, get
+
+    def shows(self, index: Index) -> bool:
+        """Whether an index is the one that is read now."""
+        return index is self._index
 
     def _opened(self) -> Index:
         if self._index is None:

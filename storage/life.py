@@ -156,9 +156,8 @@ class Life:
 
     def see_damage(self, damage: str) -> None:
         """Learn that a row of the index cannot be read: the next life has a new one, filled from the journal."""
-        if not self.components.state.failure:
-            self.is_index_damaged = True
-            self._fail(damage)
+        self.is_index_damaged = True
+        self._fail(damage)
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[Components]:

@@ -82,6 +82,7 @@ class BreakableIndex(FakeIndex):
     """An index with a row that cannot be read, once a test says so, and writes that wait for a test."""
 
     is_rotten = False
+    is_rotten_in_scans = False
     held: threading.Event | None = None
     is_filling: threading.Event
 
@@ -90,6 +91,14 @@ class BreakableIndex(FakeIndex):
         if self.is_rotten and family is Family.OBJECTS and key.endswith(b"rotten"):
             raise DamagedError("index row cannot be read: Corruption")
         return super().get(family, key)
+
+    def scan(
+        self, family: Family, start: bytes, stop: bytes | None, limit: int, *, reverse: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """Give rows, or not."""
+        if self.is_rotten_in_scans:
+            raise DamagedError("index row cannot be read: Corruption")
+        return super().scan(family, start, stop, limit, reverse=reverse)
 
     def write(self, batch: Sequence[IndexWrite]) -> None:
         """Write a batch, once the test lets it."""
@@ -153,8 +162,13 @@ class RottenHome(BreakableHome):
     def break_index(self, *, is_failing: bool = True) -> None:
         """Break the row."""
         super().break_index(is_failing=is_failing)
+        self.rot(scans=False)
+
+    def rot(self, *, scans: bool) -> None:
+        """Let the row not be read any more, or no rows that are gone through."""
+        self.destroyed = 0
         assert isinstance(self.index, BreakableIndex)
-        self.index.is_rotten = True
+        self.index.is_rotten, self.index.is_rotten_in_scans = not scans, scans
 
 
 class RegressingHome(BreakableHome):

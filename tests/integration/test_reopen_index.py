@@ -1,12 +1,12 @@
 """A directory that is re-opened with an index that failed, regressed or is damaged: nothing that it lacks is told meanwhile."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
 
-from storage.errors import OverloadedError, StorageError, UnknownOutcomeError
+from storage.errors import DamagedError, OverloadedError, StorageError, UnknownOutcomeError
 from storage.listing import ListQuery
 from storage.policy import Policy
 from storage.requests import UploadRequest
@@ -151,6 +151,41 @@ async def test_a_reopening_refuses_a_journal_that_lacks_what_was_acknowledged(
         assert ONLY_HERE[:-1] in rotten_tail(disk)
         # The index is the other witness, for a start that knows nothing: it is not thrown away before the journal is settled.
         assert home.destroyed == 0
+
+
+async def list_all(running: RunningEngine) -> None:
+    """Go through a listing."""
+    await running.engine.list_objects(ListQuery(BUCKET))
+
+
+async def list_uploads(running: RunningEngine) -> None:
+    """Go through the open uploads, in a thread."""
+    await running.engine.list_uploads(
+        BUCKET, prefix="", delimiter="", key_marker="", upload_id_marker="", max_uploads=10
+    )
+
+
+async def ask_for_acknowledged(running: RunningEngine) -> None:
+    """Ask for what was acknowledged of a key."""
+    running.engine.acknowledged_of(ObjectName(BUCKET, "rotten"))
+
+
+@pytest.mark.parametrize("read", [list_all, list_uploads, ask_for_acknowledged])
+async def test_damage_is_seen_whoever_meets_it(read: Callable[[RunningEngine], Awaitable[None]]) -> None:
+    """A listing or a question of an operator that meets a row that cannot be read has the index begun anew, as a GET does."""
+    disk, home = FakeFilesystem(seed=24), RottenHome()
+    async with engine_over(filesystem=disk, index_home=home, clock=QuickReopenings()) as running:
+        await fill(running)
+        await running.engine.create_upload(UploadRequest(NAME))
+        home.rot(scans=read is not ask_for_acknowledged)
+
+        with pytest.raises(DamagedError):
+            await read(running)
+        await reopened(running)
+
+        await read(running)
+        assert home.destroyed == 1
+        assert (await running.get("dirty")).data == NEWER
 
 
 def last_journal(disk: FakeFilesystem) -> str:
