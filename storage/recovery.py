@@ -28,7 +28,7 @@ import msgspec
 from storage import keys
 from storage.applier import Sequenced, write_group
 from storage.errors import DamagedError, StorageError
-from storage.family import Family
+from storage.family import Family, IndexWrite
 from storage.filesystem import Filesystem, Lock, disk_error
 from storage.ids import Ids
 from storage.index import Index
@@ -64,6 +64,7 @@ from storage.records import (
     encode,
 )
 from storage.rows import (
+    APPLIED_SEQUENCE,
     EPOCH,
     RESERVED_IDS,
     decode_dirty,
@@ -328,6 +329,9 @@ def _begin(
     reserved = ids.reservation()
     first = scanned.last_sequence + 1
     group: list[Sequenced] = [(first, reserved), (first + 1, started)]
+    # An index that takes no write or sync shows it now: else each attempt to re-open would leave a journal file behind.
+    opened.index.write([IndexWrite(Family.META, APPLIED_SEQUENCE, scanned.last_sequence.to_bytes(8))])
+    opened.index.checkpoint()
     journal = _begin_journal(filesystem, layout, scanned, keys.segment_id(layout.node, counter), group)
     try:
         layout = mark_begun(filesystem, layout)

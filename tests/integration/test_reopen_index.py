@@ -130,6 +130,31 @@ async def test_an_index_that_fails_under_recovery_is_opened_anew(fail: Callable[
         assert (await running.get("dirty")).data == NEWER
 
 
+class UnsyncedHome(RegressingHome):
+    """What is opened takes writes, and no sync."""
+
+    def open(self) -> FakeIndex:
+        """Open it."""
+        opened = super().open()
+        if self.is_failing:
+            opened.heal()
+            opened.fail_checkpoint(is_persistent=True)
+        return opened
+
+
+async def test_attempts_that_the_index_refuses_leave_no_journal_files() -> None:
+    """However long the index takes no sync: nothing compacts the journal meanwhile."""
+    disk, home = FakeFilesystem(seed=25), UnsyncedHome()
+    async with engine_over(filesystem=disk, index_home=home, clock=QuickReopenings()) as running:
+        await fill(running)
+        home.break_index()
+        await meet_failure(running)
+        before = disk.list_directory("journal")
+        await until(lambda: running.engine.stats.reopenings["failed"] >= 3)
+
+        assert disk.list_directory("journal") == before
+
+
 @pytest.mark.parametrize("home_type", [RottenHome, RegressingHome])
 async def test_a_reopening_refuses_a_journal_that_lacks_what_was_acknowledged(
     home_type: type[BreakableHome],
