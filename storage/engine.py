@@ -21,7 +21,6 @@ from storage.acknowledged import acknowledged_line, acknowledged_page
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.assembly import Components, EngineParts
 from storage.errors import (
-    DamagedError,
     EngineClosedError,
     NoSuchKeyError,
     NotSupportedError,
@@ -30,6 +29,7 @@ from storage.errors import (
 )
 from storage.flush_events import Scope
 from storage.flush_waits import Barrier
+from storage.index import Index
 from storage.index_keeper import IndexKeeper
 from storage.life import Life
 from storage.listing import ListQuery, ListResult
@@ -92,6 +92,8 @@ class Engine:
         self._is_readable = asyncio.Event()
         self._is_readable.set()
         self._reopening = ReopenPace()
+        self._loop = asyncio.get_running_loop()
+        keeper.on_damage = self._note_damage
         self.stats = parts.stats
         self.instance_id = life.recovered.layout.instance_id.hex()
         life.components.state.listeners.append(self._see_levels)
@@ -148,6 +150,16 @@ class Engine:
         """Keep the levels in step with each batch, so that a scrape right after an acknowledgement shows it."""
         self._count_levels()
 
+    def _note_damage(self, index: Index, damage: str) -> None:
+        """Hear of a row of an index that cannot be read, from whichever thread has met it."""
+        # A loop that has ended needs no other index.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._see_damage, index, damage)
+
+    def _see_damage(self, index: Index, damage: str) -> None:
+        if self._keeper.shows(index):
+            self._life.see_damage(damage)
+
     # --- re-opening --------------------------------------------------------------------------------------------------
 
     async def _reopen_when_failed(self, tasks: asyncio.TaskGroup) -> None:
@@ -178,7 +190,7 @@ class Engine:
                 elif life.components.applier.has_index_failed:
                     self._keeper.distrust()
             opened = await self._open_next(life)
-        except StorageError as error:
+        except (StorageError, OSError) as error:
             self._reopening.failed(str(error))
             self.stats.reopenings["failed"] += 1
             log.warning("the cache directory cannot be re-opened yet: %s", error)
@@ -194,7 +206,7 @@ class Engine:
         try:
             return await self.life_type.open(self._parts, self._keeper, life)
         except BaseException:
-            self._keeper.reveal()
+            self._keeper.end_attempt()
             self._is_readable.set()
             raise
 
@@ -306,10 +318,8 @@ class Engine:
             life = self._life
             try:
                 return await life.components.reader.open(name, wanted, metadata_only=metadata_only)
-            except StorageError as error:
+            except StorageError:
                 if life is self._life:
-                    if isinstance(error, DamagedError):
-                        life.see_damage(str(error))
                     raise
                 # The directory was re-opened meanwhile: what cut the opening says nothing of the object.
         raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
@@ -527,6 +537,7 @@ class Engine:
         self, bucket: str, prefix: str, limit: int, after: int = 0, *, is_quarantined: bool = False
     ) -> PendingPage:
         """List acknowledged changes that are not at the origin, oldest first, behind sequence `after`."""
+        self._keeper.check_readable()
         scope, components, index = Scope(bucket, prefix), self._components, self._recovered.index
         if is_quarantined:
             rows = components.dirty_rows
@@ -537,6 +548,7 @@ class Engine:
         self, bucket: str, prefix: str, after: str = "", *, is_deep: bool = False
     ) -> AcknowledgedPage:
         """Give the next page of what was acknowledged under a prefix, in the order of keys."""
+        self._keeper.check_readable()
         components = self._components
         scope = (bucket, prefix, after)
         return acknowledged_page(
@@ -545,6 +557,7 @@ class Engine:
 
     def acknowledged_of(self, name: ObjectName) -> AcknowledgedLine | None:
         """Say what was acknowledged of one key; None where nothing is known."""
+        self._keeper.check_readable()
         components = self._components
         return acknowledged_line(self._recovered.index, components.dirty_rows, components.planner, name)
 

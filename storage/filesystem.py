@@ -14,11 +14,14 @@ about the bytes since the last successful one, and a later success says nothing 
 
 import errno
 import fcntl
+import logging
 import os
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
 from storage.errors import DiskFailedError, DiskFullError
+
+log = logging.getLogger(__name__)
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOT_PROBED: Final = frozenset({errno.EAGAIN, errno.EOPNOTSUPP})
@@ -66,7 +69,7 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the descriptor; closing twice is allowed."""
+        """Release the descriptor; closing twice is allowed. Never fails: whether bytes are on the disk is for `fdatasync` to say."""
         ...
 
 
@@ -194,8 +197,13 @@ class PosixFile:
     def close(self) -> None:
         """Release the descriptor; closing twice is allowed."""
         descriptor, self._descriptor = self._descriptor, -1
-        if descriptor != -1:
+        if descriptor == -1:
+            return
+        try:
             os.close(descriptor)
+        except OSError as error:
+            # The descriptor is gone all the same (close(2)), and nothing that was not synced is relied upon.
+            log.warning("%s: close: %s", self._path, error.strerror)
 
 
 class PosixFilesystem:

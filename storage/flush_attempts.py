@@ -27,6 +27,7 @@ from storage.flush_events import (
 from storage.flush_outcomes import failure_event, head_result, line_failure
 from storage.guarded import ConflictError, GuardedSends
 from storage.origin.client import OriginClient
+from storage.outgoing import ReadRefusedError
 from storage.records import DirtyEntry, OriginIdentity
 from storage.sender import SupersededError, has_description
 from storage.stats import Stats
@@ -37,6 +38,9 @@ log = logging.getLogger(__name__)
 
 SENT_ETAGS_MAX: Final = 65_536
 """So many attempts without an answer are remembered by what they sent; what is forgotten counts as unknown."""
+
+READ_TRIES_MAX: Final = 5
+"""So many attempts of a change may end in a read that the disk refused; then its bytes count as lost."""
 
 ODD_ETAGS_MAX: Final = 3
 """So many puts in a row answered with another ETag mean that the bucket's ETags are no MD5."""
@@ -66,6 +70,7 @@ class Attempts:
         self._answers: dict[int, OriginIdentity | None] = {}
         self._sent_etags: dict[int, str] = {}
         self._odd_etags: dict[str, int] = {}
+        self._refused_reads: dict[int, int] = {}
 
     def answer(self, sequence: int) -> OriginIdentity | None:
         """Give the origin's name of what a successful attempt sent; None for a delete."""
@@ -73,12 +78,13 @@ class Attempts:
 
     def forget(self, sequence: int) -> None:
         """Forget an attempt that is confirmed, or of which there is nothing to confirm."""
-        self._answers.pop(sequence, None)
+        self.forget_answer(sequence)
         self._sent_etags.pop(sequence, None)
 
     def forget_answer(self, sequence: int) -> None:
         """Forget the answer to a change that left the queue; what it sent may still be asked for."""
         self._answers.pop(sequence, None)
+        self._refused_reads.pop(sequence, None)
 
     async def put(self, entry: DirtyEntry, priority: Priority) -> Event:
         """Send a put once, which is its key's newest change when the call begins."""
@@ -96,15 +102,24 @@ class Attempts:
             return self._ended(FlushSkipped(sequence))
         except ConflictError as conflict:
             return self._ended(self._refused(sequence, conflict))
-        except DirtyBytesLostError as error:
-            self._parts.unreadable.note(ObjectName(entry.bucket, entry.key), str(error))
-            return self._ended(FlushFailed(sequence, FailureKind.REFUSE, f"{REASON}{error}", self._jitter()))
+        except (DirtyBytesLostError, ReadRefusedError) as error:
+            return self._ended(self._unread(entry, error))
         except StorageError as error:
             return self._ended(failure_event(sequence, error, self._jitter()))
         self._answers[sequence] = identity
         if not record.parts:
             await self._note_etag(entry.bucket, is_md5=identity.etag == record.etag)
         return self._ended(FlushSucceeded(sequence))
+
+    def _unread(self, entry: DirtyEntry, error: DirtyBytesLostError | ReadRefusedError) -> FlushFailed:
+        """Say what bytes mean that could not be read: a read that the disk refused is tried again for a while."""
+        sequence = entry.sequence
+        tries = self._refused_reads[sequence] = self._refused_reads.get(sequence, 0) + 1
+        if isinstance(error, ReadRefusedError) and tries < READ_TRIES_MAX:
+            return failure_event(sequence, error, self._jitter())
+        del self._refused_reads[sequence]
+        self._parts.unreadable.note(ObjectName(entry.bucket, entry.key), str(error))
+        return FlushFailed(sequence, FailureKind.REFUSE, f"{REASON}{error}", self._jitter())
 
     async def deletes(self, bucket: str, entries: tuple[DirtyEntry, ...], priority: Priority) -> list[Event]:
         """Send tombstones of different keys once; one event each. One that is guarded comes by itself."""

@@ -26,6 +26,7 @@ from typing import Final
 
 from storage.assembly import Components, EngineParts, assemble
 from storage.errors import DiskFullError, UnknownOutcomeError
+from storage.filesystem import disk_error
 from storage.hidden_writes import LOOK_EVERY_S
 from storage.index_keeper import IndexKeeper
 from storage.recovery import Recovered, RecoveryParts, recover
@@ -79,6 +80,7 @@ class Life:
         """
         pool = CountedWorkers(parts.workers.pool)
         parts = replace(parts, workers=replace(parts.workers, pool=pool))
+        limits = await parts.workers.commit.run(_segment_limits, parts)
         recovered = await parts.workers.commit.run(
             recover,
             RecoveryParts(
@@ -87,11 +89,17 @@ class Life:
                 origin=parts.settings.origin,
                 fresh_instance_id=parts.rng.randbytes(16),
                 lock=None if before is None else before.recovered.lock,
+                acknowledged_sequence=0 if before is None else before.components.applier.applied_sequence,
+                is_pinned=_nothing_is_pinned if before is None else before.components.segments.is_pinned,
             ),
         )
+        keeper.show()
+        recovered = replace(recovered, index=keeper)
         predecessor = None if before is None else before.components.segments
         try:
-            segments, orphans = await parts.workers.pool.run(_adopt_segments, parts, recovered, predecessor)
+            segments, orphans = await parts.workers.pool.run(
+                _adopt_segments, parts, limits, recovered, predecessor
+            )
             for segment_id in orphans:
                 parts.eviction.removed(segment_id)
             life = cls(parts, pool, recovered, segments)
@@ -148,9 +156,8 @@ class Life:
 
     def see_damage(self, damage: str) -> None:
         """Learn that a row of the index cannot be read: the next life has a new one, filled from the journal."""
-        if not self.components.state.failure:
-            self.is_index_damaged = True
-            self._fail(damage)
+        self.is_index_damaged = True
+        self._fail(damage)
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[Components]:
@@ -187,10 +194,10 @@ class Life:
     async def give_up_writing(self) -> None:
         """End all that may write to the directory, or that acts for a write at the origin. Reads go on. Once is enough.
 
-        On return no task and no thread of this life changes anything in the directory, and none will.
+        On return no task and no thread of this life changes anything in the directory, and none will. Where it raises it is to be
+        called again.
         """
         components, workers = self.components, self.parts.workers
-        self.has_given_up = True
         self.cut_writes()
         components.segments.retire()
         await components.supply.end_fills()
@@ -206,6 +213,7 @@ class Life:
         # What was cancelled may still run in its thread: bodies' writes, a compaction's file, a group, a batch.
         await workers.index.run(self._pool.wait_for_calls)
         await workers.commit.run(self.recovered.journal.close)
+        self.has_given_up = True
 
     async def retire(self) -> None:
         """Open nothing more, since there is another life: who waits for the origin begins anew there."""
@@ -249,11 +257,16 @@ class Life:
             ids.adopt(reservation)
 
 
-def _adopt_segments(
-    parts: EngineParts, recovered: Recovered, predecessor: SegmentStore | None
-) -> tuple[SegmentStore, tuple[int, ...]]:
-    """Take over the segment files; name those that no row names, which reclaim unlinks. Blocks."""
-    total_bytes = parts.filesystem.total_bytes()
+def _nothing_is_pinned(_segment_id: int) -> bool:
+    return False
+
+
+def _segment_limits(parts: EngineParts) -> SegmentLimits:
+    """Look whether cache and reserve fit on the volume. Blocks."""
+    try:
+        total_bytes = parts.filesystem.total_bytes()
+    except OSError as error:
+        raise disk_error(error, "ask the volume for its size") from error
     reserve_bytes = disk_reserve_bytes(total_bytes)
     settings = parts.settings
     if settings.cache_bytes + reserve_bytes > total_bytes:
@@ -261,7 +274,13 @@ def _adopt_segments(
             f"cache_size {settings.cache_bytes} and a reserve of {reserve_bytes} bytes do not fit on a volume "
             f"of {total_bytes} bytes"
         )
-    limits = SegmentLimits(settings.segment_bytes, settings.cache_bytes, disk_reserve_bytes=reserve_bytes)
+    return SegmentLimits(settings.segment_bytes, settings.cache_bytes, disk_reserve_bytes=reserve_bytes)
+
+
+def _adopt_segments(
+    parts: EngineParts, limits: SegmentLimits, recovered: Recovered, predecessor: SegmentStore | None
+) -> tuple[SegmentStore, tuple[int, ...]]:
+    """Take over the segment files; name those that no row names, which reclaim unlinks. Blocks."""
     segments = SegmentStore(parts.filesystem, limits, recovered.ids.take_segment_id, predecessor)
     for segment_id, path in recovered.journal_files:
         segments.register_journal(segment_id, path, is_own=segment_id == recovered.journal.segment_id)

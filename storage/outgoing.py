@@ -11,6 +11,10 @@ from storage.types import BLOCK_BYTES, ByteRange, Checksum, Extent, Location
 from storage.workers import Workers
 
 
+class ReadRefusedError(DiskFailedError):
+    """The disk refused to read acknowledged bytes, which may be there all the same."""
+
+
 class Outgoing:
     """Makes bodies of dirty bytes."""
 
@@ -32,7 +36,8 @@ class Outgoing:
     ) -> OutgoingBody:
         """Make a body of the bytes in `span`, with the digests that the origin verifies; `extents` are pinned while it is sent.
 
-        Reading it raises DirtyBytesLostError where a byte cannot be read back as it was taken in.
+        Reading it raises DirtyBytesLostError where a byte is gone or another than was taken in, ReadRefusedError where the disk
+        refuses a read, and OverloadedError where no file descriptor is left.
         """
         return OutgoingBody(
             span.length,
@@ -64,8 +69,10 @@ class Outgoing:
     async def _read_block(self, location: Location, block: int) -> bytes:
         try:
             return await self._workers.run(self._read_checked, location, block)
-        except (SegmentGoneError, DiskFailedError) as error:
+        except SegmentGoneError as error:
             raise DirtyBytesLostError(str(error)) from error
+        except DiskFailedError as error:
+            raise ReadRefusedError(str(error)) from error
 
     def _read_checked(self, location: Location, block: int) -> bytes:
         start = block * BLOCK_BYTES

@@ -18,6 +18,7 @@ clean records that were validated before it are validated again before their fir
 
 import logging
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -27,7 +28,7 @@ import msgspec
 from storage import keys
 from storage.applier import Sequenced, write_group
 from storage.errors import DamagedError, StorageError
-from storage.family import Family
+from storage.family import Family, IndexWrite
 from storage.filesystem import Filesystem, Lock, disk_error
 from storage.ids import Ids
 from storage.index import Index
@@ -63,6 +64,7 @@ from storage.records import (
     encode,
 )
 from storage.rows import (
+    APPLIED_SEQUENCE,
     EPOCH,
     RESERVED_IDS,
     decode_dirty,
@@ -141,7 +143,9 @@ class Recovered:
 class RecoveryParts:
     """What recovery works with.
 
-    `lock` is None at a start; an engine that re-opens holds it, and goes on to hold it where that fails.
+    `lock` is None at a start; an engine that re-opens holds it, and goes on to hold it where that fails. It also knows what was
+    acknowledged: a journal that ends before `acknowledged_sequence` is damaged, though its end may look torn. And its readers go on:
+    a file that `is_pinned` names by its segment id is not unlinked, since who pinned it may not have opened it yet.
     """
 
     filesystem: Filesystem
@@ -149,6 +153,8 @@ class RecoveryParts:
     origin: str
     fresh_instance_id: bytes
     lock: Lock | None = None
+    acknowledged_sequence: int = 0
+    is_pinned: Callable[[int], bool] = lambda _segment_id: False
 
 
 def recover(parts: RecoveryParts) -> Recovered:
@@ -166,7 +172,7 @@ def recover(parts: RecoveryParts) -> Recovered:
         scanned = _accept_journal(parts, layout)
         opened = _open(parts, layout, scanned)
         try:
-            return _begin(parts.filesystem, lock, layout, scanned, opened)
+            return _begin(parts, lock, layout, scanned, opened)
         except BaseException:
             opened.index.close()
             raise
@@ -224,7 +230,19 @@ def _accept_journal(parts: RecoveryParts, layout: Layout) -> JournalScan:
         # Looked at before anything is cut: an index that has applied what is torn shows that it was acknowledged.
         refuse_index_ahead(parts.index_home, layout, found)
         log.warning("%s: cut at %d: %s", found.torn.path, found.torn.offset, found.torn.reason)
-    return settle(filesystem)
+    _refuse_lack(parts, found)
+    settled = settle(filesystem)
+    # Once more: what was only in the page cache may have been dropped before it was copied.
+    _refuse_lack(parts, settled)
+    return settled
+
+
+def _refuse_lack(parts: RecoveryParts, scanned: JournalScan) -> None:
+    if scanned.last_sequence < parts.acknowledged_sequence:
+        raise DamagedError(
+            f"the journal ends at {scanned.last_sequence}, and sequence {parts.acknowledged_sequence} was acknowledged: "
+            "a part of it is missing; see `forebay fsck`"
+        )
 
 
 # --- steps 3 to 5 ----------------------------------------------------------------------------------------------------
@@ -299,8 +317,9 @@ def _fill(
 
 
 def _begin(
-    filesystem: Filesystem, lock: Lock, layout: Layout, scanned: JournalScan, opened: _Opened
+    parts: RecoveryParts, lock: Lock, layout: Layout, scanned: JournalScan, opened: _Opened
 ) -> Recovered:
+    filesystem = parts.filesystem
     is_unclean = opened.is_rebuilt or isinstance(opened.last_epoch, EpochStarted)
     epoch = opened.last_epoch.epoch + 1
     started = EpochStarted(FORMAT, epoch, epoch if is_unclean else opened.last_epoch.trusted_epoch)
@@ -310,12 +329,15 @@ def _begin(
     reserved = ids.reservation()
     first = scanned.last_sequence + 1
     group: list[Sequenced] = [(first, reserved), (first + 1, started)]
+    # An index that takes no write or sync shows it now: else each attempt to re-open would leave a journal file behind.
+    opened.index.write([IndexWrite(Family.META, APPLIED_SEQUENCE, scanned.last_sequence.to_bytes(8))])
+    opened.index.checkpoint()
     journal = _begin_journal(filesystem, layout, scanned, keys.segment_id(layout.node, counter), group)
     try:
         layout = mark_begun(filesystem, layout)
         write_group(opened.index, group)
         opened.index.checkpoint()
-        kept = _remove_left_files(filesystem, scanned, opened)
+        kept = _remove_left_files(parts, scanned, opened)
     except BaseException:
         journal.close()
         raise
@@ -345,9 +367,14 @@ def _begin(
 def _counter_on_disk(filesystem: Filesystem) -> int:
     """Give the highest segment counter that a file's name carries, 0 where there is no file."""
     names = [*filesystem.list_directory(JOURNAL_DIRECTORY), *filesystem.list_directory(SEGMENTS_DIRECTORY)]
-    stems = [name.partition(".")[0] for name in names]
-    ids = [int(stem, 16) for stem in stems if _SEGMENT_ID.fullmatch(stem)]
+    ids = [segment_id for name in names if (segment_id := _segment_id_of(name))]
     return max(map(keys.segment_counter, ids), default=0)
+
+
+def _segment_id_of(path: str) -> int:
+    """Give the id that a file's name carries, 0 where it is no segment's."""
+    stem = path.rpartition("/")[2].partition(".")[0]
+    return int(stem, 16) if _SEGMENT_ID.fullmatch(stem) else 0
 
 
 def _begin_journal(
@@ -370,9 +397,7 @@ def _begin_journal(
     return journal
 
 
-def _remove_left_files(
-    filesystem: Filesystem, scanned: JournalScan, opened: _Opened
-) -> list[tuple[int, str]]:
+def _remove_left_files(parts: RecoveryParts, scanned: JournalScan, opened: _Opened) -> list[tuple[int, str]]:
     """Unlink what does not count any more; should a file stay, the next start finds it again.
 
     A compaction moves all bodies out of the files that it replaces before it replaces them, so no row can name one. Were a
@@ -383,9 +408,11 @@ def _remove_left_files(
     for _, path in kept:
         log.critical("%s was compacted, but acknowledged bytes are counted in it; it stays", path)
     paths = {*scanned.superseded, *scanned.unfinished} - {path for _, path in kept}
+    # Nothing new can come to such a file, so the next recovery finds it as it is, and unlinks it.
+    paths = {path for path in paths if not parts.is_pinned(_segment_id_of(path))}
     if paths:
         try:
-            remove_files(filesystem, sorted(paths))
+            remove_files(parts.filesystem, sorted(paths))
         except StorageError as error:
             log.warning("journal files that do not count any more are left: %s", error)
     return kept

@@ -21,6 +21,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from storage import keys
 from storage.applier import Applier
 from storage.cached import DropExtents
@@ -104,19 +106,22 @@ class Scrubber:
         self._alarmed: set[tuple[int, int]] = set()
 
     async def turn(self) -> None:
-        """Read what is due now. A row of the index that cannot be read ends the round, and is told of once.
+        """Read what is due now. A row of the index that cannot be read, or means nothing, ends the round, and is told of once.
 
         Raises:
             DiskFailedError: The disk refused to read the index.
         """
         try:
             await self._turn()
-        except DamagedError as error:
+        except (DamagedError, msgspec.DecodeError) as error:
             self._position = None
             self._targets.clear()
             if not self._is_index_told:
                 self._is_index_told = True
-                log.critical("the index is damaged (%s): stop, and run `forebay fsck --repair`", error)
+                log.critical(
+                    "the index is damaged (%s); if it is not begun anew now, run `forebay fsck --repair`",
+                    error,
+                )
 
     async def _turn(self) -> None:
         parts = self._parts

@@ -38,6 +38,7 @@ from storage.errors import (
     DamagedError,
     DiskFailedError,
     DiskFullError,
+    OverloadedError,
     SegmentGoneError,
     StorageError,
     UnknownOutcomeError,
@@ -70,6 +71,7 @@ __all__ = [
 
 _ROOT: Final = ""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class Pin:
@@ -550,6 +552,9 @@ class SegmentStore:
         except FileNotFoundError as error:
             raise SegmentGoneError(f"segment {segment.segment_id:x} has no file") from error
         except OSError as error:
+            if error.errno in _NO_DESCRIPTOR:
+                # It says nothing of the bytes.
+                raise OverloadedError(f"segment {segment.segment_id:x} cannot be opened: {error}") from error
             raise DiskFailedError(f"segment {segment.segment_id:x} cannot be opened: {error}") from error
 
     def _close_surplus_readers(self) -> None:
@@ -567,6 +572,7 @@ class SegmentStore:
         Raises:
             SegmentGoneError: They are not there, or not all.
             DiskFailedError: The disk refused.
+            OverloadedError: No file descriptor is left.
         """
         assert 0 <= start <= stop <= location.length, f"[{start}, {stop}) is not in {location}"
         with self.pin((location.segment_id,)):

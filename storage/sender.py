@@ -88,7 +88,8 @@ class Sender:
         Raises:
             OriginError: Refused, failed, or without an answer.
             SupersededError: `is_newest` said no between two parts.
-            DirtyBytesLostError: The bytes cannot be read back.
+            DirtyBytesLostError: The bytes are gone, or others than were taken in.
+            ReadRefusedError: The disk refused to read them.
         """
         extents = self._parts.extents(record)
         with self._parts.outgoing.pin(extents):

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 REASON: Final = "acknowledged bytes cannot be read: "
 
 NAMES_MAX: Final = 10_000
-"""So many objects are remembered; more are told to the log alone."""
+"""So many objects are remembered; of more one line tells that there are, and the flush's quarantine names them."""
 
 
 class Unreadable:
@@ -30,6 +30,7 @@ class Unreadable:
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
         self._reasons: dict[ObjectName, str] = {}
+        self._is_full_told = False
         self._set_level()
 
     def __len__(self) -> int:
@@ -45,10 +46,16 @@ class Unreadable:
         """Raise the alarm for an object, once until its change is gone."""
         if name in self._reasons:
             return
+        if len(self._reasons) >= NAMES_MAX:
+            if not self._is_full_told:
+                self._is_full_told = True
+                log.critical(
+                    "acknowledged bytes of more than %d objects cannot be read; %s too", NAMES_MAX, name
+                )
+            return
         log.critical("acknowledged bytes of %s cannot be read: %s", name, reason)
-        if len(self._reasons) < NAMES_MAX:
-            self._reasons[name] = reason
-            self._set_level()
+        self._reasons[name] = reason
+        self._set_level()
 
     def absorb(self, effects: Effects) -> None:
         """Forget what was replaced, discarded, or could be sent after all; a listener of the engine's state."""
@@ -56,6 +63,8 @@ class Unreadable:
             return
         for entry in effects.dirty_removed:
             self._reasons.pop(ObjectName(entry.bucket, entry.key), None)
+        if len(self._reasons) < NAMES_MAX:
+            self._is_full_told = False
         self._set_level()
 
     def lines(self, limit: int) -> tuple[tuple[str, str], ...]:

@@ -59,5 +59,5 @@ class Upkeep:
 async def _carry_out(duty: Duty) -> None:
     try:
         await duty.work()
-    except StorageError as error:
+    except (StorageError, OSError) as error:
         log.warning("%s: %s", duty.name, error)

@@ -132,6 +132,22 @@ def test_pwrite_when_opened_for_reading(filesystem: Filesystem) -> None:
     reader.close()
 
 
+def test_close_when_the_system_reports_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The descriptor is gone and nobody is told: what must be on the disk was synced before."""
+    file = PosixFilesystem(str(tmp_path)).create("a")
+    close = os.close
+
+    def fail(descriptor: int) -> None:
+        close(descriptor)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("os.close", fail)
+    file.close()
+    file.close()
+
+    assert file.fileno() == -1
+
+
 def test_close_when_closed(filesystem: Filesystem) -> None:
     """Closing twice is allowed; anything else on a closed file fails with EBADF and has no descriptor."""
     file = filesystem.create("a")

@@ -56,6 +56,7 @@ class Operation(StrEnum):
     PWRITE = "pwrite"
     TRUNCATE = "truncate"
     FDATASYNC = "fdatasync"
+    STATVFS = "statvfs"
 
 
 CHANGING: Final = frozenset(
@@ -271,13 +272,18 @@ class FakeFilesystem:
             return FakeLock(self._held, path)
 
     def free_bytes(self) -> int:
+        with self.call(Operation.STATVFS, ""):
+            return self._free_bytes()
+
+    def _free_bytes(self) -> int:
         with self._lock:
             self._unlinked = [inode for inode in self._unlinked if not inode.is_gone]
             files = [*inodes(self._tree.root), *self._unlinked]
             return max(0, self.disk_bytes_max - sum(len(inode.data) for inode in files))
 
     def total_bytes(self) -> int:
-        return self.disk_bytes_max
+        with self.call(Operation.STATVFS, ""):
+            return self.disk_bytes_max
 
     # --- what a test does ---
 
@@ -358,7 +364,7 @@ class FakeFilesystem:
     def room_bytes(self, inode: Inode, offset: int, length: int) -> int:
         """Say how many of `length` bytes at `offset` the disk has room for."""
         growth_bytes = max(0, offset + length - len(inode.data))
-        return length - max(0, min(length, growth_bytes - self.free_bytes()))
+        return length - max(0, min(length, growth_bytes - self._free_bytes()))
 
     def _is_halted(self) -> bool:
         return self._halt_at is not None and self._changing_calls >= self._halt_at

@@ -2,7 +2,8 @@
 
 Fault model, that of RocksDB with one unsynced log: a killed process loses nothing; a power cut leaves all batches up to the last
 checkpoint and any number of the following ones, in order, each whole. A failed write leaves nothing. A failed checkpoint promises
-nothing: later clones may show any number of batches since the last one that succeeded.
+nothing: later clones may show any number of batches since the last one that succeeded. After either no write and no checkpoint of
+the same object succeeds, what caused it gone or not; a clone, which is what opening anew gives, takes them again.
 """
 
 import threading
@@ -51,6 +52,7 @@ class FakeIndex:
         self._write_fault = _Countdown()
         self._checkpoint_fault = _Countdown()
         self._is_closed = False
+        self._is_broken = False
         self.writes_total = 0
         self.checkpoints_total = 0
 
@@ -81,7 +83,7 @@ class FakeIndex:
             assert isinstance(key, bytes), f"not bytes: {key!r}"
             assert value is None or isinstance(value, bytes), f"not bytes: {value!r}"
         with self._lock:
-            if self._write_fault.strikes():
+            if self._breaks(self._write_fault):
                 raise DiskFailedError("index write failed: on command")
             for family, key, value in batch:
                 self._tables[family].apply(key, value)
@@ -92,7 +94,7 @@ class FakeIndex:
         """Remember what is written as durable."""
         self._check_open()
         with self._lock:
-            if self._checkpoint_fault.strikes():
+            if self._breaks(self._checkpoint_fault):
                 raise UnknownOutcomeError("index sync failed: on command")
             for batch in self._unsynced:
                 _apply(self._durable, batch)
@@ -102,6 +104,10 @@ class FakeIndex:
     def close(self) -> None:
         """End the use of this object; its clones can still be made."""
         self._is_closed = True
+
+    def _breaks(self, fault: "_Countdown") -> bool:
+        self._is_broken |= fault.strikes()
+        return self._is_broken
 
     def _check_open(self) -> None:
         assert not self._is_closed, "the index is closed"
@@ -147,7 +153,7 @@ class FakeIndex:
         self._write_fault, self._checkpoint_fault = other._write_fault, other._checkpoint_fault
 
     def heal(self) -> bool:
-        """Forget what was to fail; True where anything has failed."""
+        """Forget what was to fail; True where anything has failed. What is broken stays so until it is opened anew."""
         has_struck = self._write_fault.has_struck or self._checkpoint_fault.has_struck
         self._write_fault, self._checkpoint_fault = _Countdown(), _Countdown()
         return has_struck

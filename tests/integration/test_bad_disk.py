@@ -178,6 +178,34 @@ async def test_dirty_bytes_that_cannot_be_read_are_an_alarm(
     assert "s3://bucket/key" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("operation", "error_number", "times"),
+    [
+        (Operation.PREAD, errno.EIO, 3),
+        (Operation.OPEN_READER, errno.EMFILE, 8),
+        (Operation.OPEN_READER, errno.ENFILE, 8),
+    ],
+)
+async def test_a_read_that_the_disk_refuses_for_a_while_costs_a_change_nothing(
+    operation: Operation, error_number: int, times: int
+) -> None:
+    """A flush tries a refused read again before it says that bytes are lost; a lack of descriptors never says it."""
+    async with PausedOrigin() as origin:
+        left, index = await dirty_directory(origin, b"older", SMALL)
+        # A start opens the segment once, to learn its size.
+        nth = 2 if operation is Operation.OPEN_READER else 1
+        for _ in range(times):
+            left.fail(operation, nth=nth, error_number=error_number, when=in_segments)
+        origin.faults.clear()
+        async with engine_over(filesystem=left, index_home=index, origin=origin) as running:
+            await until(lambda: at_origin(running, "key") == SMALL)
+            status = running.engine.status()
+            refused = left.failures_total
+
+            assert refused == times
+            assert (status.unreadable, status.quarantined) == ((), ())
+
+
 async def test_a_read_raises_the_alarm_by_itself() -> None:
     """Whether or not the flush has met the object before."""
     async with PausedOrigin() as origin:

@@ -13,8 +13,8 @@ from storage.errors import (
     StorageError,
     UnknownOutcomeError,
 )
-from storage.family import Family
 from storage.listing import ListQuery
+from storage.policy import Policy
 from storage.requests import CompletedPart, PutRequest, UploadRequest
 from storage.types import MIB, CacheResult, ObjectName, WriteMode
 from tests.fakes.failing_disk import (
@@ -23,7 +23,9 @@ from tests.fakes.failing_disk import (
     SMALL,
     TINY,
     QuickClock,
+    QuickReopenings,
     RefusingHome,
+    RottenHome,
     at_origin,
     drained,
     engine_over,
@@ -35,8 +37,7 @@ from tests.fakes.failing_disk import (
     put_until_acknowledged,
     reopened,
 )
-from tests.fakes.filesystem import FakeFilesystem, Operation
-from tests.fakes.index import FakeIndex
+from tests.fakes.filesystem import CHANGING, FakeFilesystem, Operation
 from tests.fakes.origin_faults import Fault
 from tests.fakes.running_engine import (
     BUCKET,
@@ -238,19 +239,59 @@ async def through(running: RunningEngine, key: str, data: bytes) -> None:
     await running.engine.put_object(request, BytesContent(data))
 
 
-@pytest.mark.parametrize("nth", range(1, 30) if os.environ.get("FOREBAY_TEST_LONG") else range(1, 30, 4))
-async def test_reopening_that_fails_anywhere_is_tried_again(nth: int) -> None:
-    """Whichever call of recovery the disk refuses, the next attempt succeeds, and nothing acknowledged is lost."""
-    disk, home, clock = FakeFilesystem(seed=nth), FakeIndexHome(), QuickClock()
+READING = frozenset(Operation) - CHANGING - {Operation.LOCK}
+IS_LONG = bool(os.environ.get("FOREBAY_TEST_LONG"))
+
+
+def fail_changing(disk: FakeFilesystem, _home: FakeIndexHome, nth: int) -> None:
+    """Fail a call that changes the disk."""
+    disk.fail(nth=nth)
+
+
+def fail_reading(disk: FakeFilesystem, _home: FakeIndexHome, nth: int) -> None:
+    """Fail a call that reads the disk."""
+    disk.fail(*READING, nth=nth)
+
+
+def fail_statvfs(disk: FakeFilesystem, _home: FakeIndexHome, nth: int) -> None:
+    """Fail a question for the volume's size or room."""
+    disk.fail(Operation.STATVFS, nth=nth)
+
+
+def fail_writing_index(_disk: FakeFilesystem, home: FakeIndexHome, nth: int) -> None:
+    """Fail a write of the index."""
+    home.index.fail_write(nth)
+
+
+def fail_syncing_index(_disk: FakeFilesystem, home: FakeIndexHome, nth: int) -> None:
+    """Fail a sync of the index."""
+    home.index.fail_checkpoint(nth)
+
+
+@pytest.mark.parametrize(
+    ("fail", "nth"),
+    [
+        *((fail_changing, nth) for nth in range(1, 30, 1 if IS_LONG else 4)),
+        *((fail_reading, nth) for nth in range(1, 60, 1 if IS_LONG else 10)),
+        *((fail_statvfs, nth) for nth in ((1, 2, 3) if IS_LONG else (1,))),
+        *((fail_writing_index, nth) for nth in ((1, 2, 3) if IS_LONG else (1, 2))),
+        *((fail_syncing_index, nth) for nth in ((1, 2) if IS_LONG else (1,))),
+    ],
+)
+async def test_reopening_that_fails_anywhere_is_tried_again(
+    fail: Callable[[FakeFilesystem, FakeIndexHome, int], None], nth: int
+) -> None:
+    """Whichever call of recovery the disk or the index refuses, the next attempt succeeds, and nothing acknowledged is lost."""
+    disk, home, clock = FakeFilesystem(seed=nth), FakeIndexHome(), QuickReopenings()
     async with engine_over(filesystem=disk, index_home=home, clock=clock) as running:
-        running.origin.faults.add(Fault(operation="PutObject", times=-1, status=500))
+        running.use(Policy(flush_delay_s=3600.0))
         await running.put("before", TINY)
         await running.put("large", LARGE)
         await running.put("key", b"old")
         fail_journal_sync(disk, home)
         with pytest.raises(UnknownOutcomeError):
             await running.put("key", b"new")
-        disk.fail(nth=nth)
+        fail(disk, home, nth)
         await reopened(running)
         disk.heal()
         refusals = await put_until_acknowledged(running, "after", SMALL)
@@ -260,7 +301,6 @@ async def test_reopening_that_fails_anywhere_is_tried_again(nth: int) -> None:
         assert shown in {b"old", b"new"}
         assert (await running.get("before")).data == TINY
         assert (await running.get("large")).data == LARGE
-        running.origin.faults.clear()
         await drained(running)
         assert [at_origin(running, key) for key in ("before", "large", "after")] == [TINY, LARGE, SMALL]
         assert at_origin(running, "key") == (await running.get("key")).data
@@ -316,31 +356,6 @@ async def test_the_engine_stops_while_the_disk_is_bad() -> None:
             assert started.engine._recovered.is_unclean
 
 
-class RottenIndex(FakeIndex):
-    """An index with a row that cannot be read, once a test says so."""
-
-    is_rotten = False
-
-    def get(self, family: Family, key: bytes, /) -> bytes | None:
-        """Read a row, or not."""
-        if self.is_rotten and family is Family.OBJECTS and key.endswith(b"rotten"):
-            raise DamagedError("index row cannot be read: Corruption")
-        return super().get(family, key)
-
-
-class RottenHome(FakeIndexHome):
-    """Where such an index lives; it stays as rotten as it is until it is thrown away."""
-
-    def open(self) -> RottenIndex:
-        """Give the rows as they were left."""
-        before, opened = self.index, RottenIndex()
-        clone = before.kill_clone()
-        opened._tables, opened._durable = clone._tables, clone._durable
-        opened.is_rotten = isinstance(before, RottenIndex) and before.is_rotten
-        self.index = opened
-        return opened
-
-
 async def test_a_damaged_index_is_filled_anew_from_the_journal() -> None:
     """A row that cannot be read costs the clean cache and one answer; all that is dirty is there again."""
     disk, home = FakeFilesystem(seed=21), RottenHome()
@@ -349,14 +364,13 @@ async def test_a_damaged_index_is_filled_anew_from_the_journal() -> None:
         running.origin.store.put(BUCKET, "rotten", SMALL)
         await running.put("key", SMALL)
         upload_id, _ = await running.engine.create_upload(UploadRequest(NAME))
-        assert isinstance(home.index, RottenIndex)
-        home.index.is_rotten = True
+        home.break_index(is_failing=False)
 
         with pytest.raises(DamagedError):
             await running.get("rotten")
         await reopened(running)
 
-        assert not home.index.is_rotten
+        assert home.destroyed == 1
         assert (await running.get("rotten")).data == SMALL
         assert (await running.get("key")).data == SMALL
         await running.engine.abort_upload(NAME, upload_id)

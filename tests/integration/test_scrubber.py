@@ -6,7 +6,7 @@ import pytest
 
 from storage import keys
 from storage.errors import DirtyBytesLostError
-from storage.family import Family
+from storage.family import Family, IndexWrite
 from storage.rows import decode_object
 from storage.scrubber import Scrubber, ScrubParts
 from storage.segments import segment_path
@@ -237,3 +237,20 @@ async def test_turns_keep_to_the_pace() -> None:
             await scrubber.turn()
 
         assert MIB <= running.engine.stats.scrub_bytes <= 3 * MIB
+
+
+async def test_a_row_that_means_nothing_ends_the_round_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    """It is told of once; the engine goes on, and so does the scrub."""
+    clock = StepClock()
+    async with running_engine() as running:
+        rotten = IndexWrite(Family.RESIDENTS, keys.resident_key(7, 0), b"\xc1")
+        running.engine._recovered.index.write([rotten])
+        scrubber = scrubber_of(running, clock)
+
+        with caplog.at_level(logging.CRITICAL):
+            for _ in range(5):
+                clock.now_s += 600.0
+                await scrubber.turn()
+
+        assert caplog.text.count("the index is damaged") == 1
+        assert running.engine.status().is_writable

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -398,6 +399,25 @@ async def test_recover_when_journal_was_compacted(disk: FakeFilesystem) -> None:
     assert journal_names(disk) == [f"{90:016x}.log", f"{recovered.journal.segment_id:016x}.log"]
     index_after_cut = home.index.checkpoint_clone()
     assert dirty_keys(start(disk.crash_clone(random.Random(1), 0.0), index_after_cut)) == ["dirty"]
+
+
+async def test_recover_when_a_replaced_file_is_pinned(disk: FakeFilesystem) -> None:
+    """A reader of the life before may not have opened it yet: it stays, and goes at the next recovery without its pin."""
+    home = IndexHome()
+    async with open_directory(disk, home) as directory:
+        await directory.put("flushed", TINY)
+        await directory.flush("flushed")
+    disk._held.clear()
+    replaced = directory.recovered.journal.segment_id
+    compact(disk, directory.recovered, 90, last_sequence=directory.commit.last_sequence)
+    parts = recovery_parts(disk, home)
+
+    recover(replace(parts, is_pinned=lambda segment_id: segment_id == replaced)).lock.close()
+    names_while_pinned = journal_names(disk)
+    recover(parts).lock.close()
+
+    assert f"{replaced:016x}.log" in names_while_pinned
+    assert f"{replaced:016x}.log" not in journal_names(disk)
 
 
 async def test_recover_when_replaced_file_holds_dirty_bytes(disk: FakeFilesystem) -> None:

@@ -52,12 +52,19 @@ def test_a_start_knows_the_changes_that_were_quarantined_for_it() -> None:
     assert table.lines(10) == ((f"s3://{BUCKET}/key", "segment 2 is gone"),)
 
 
-def test_the_table_stays_bounded_when_a_whole_disk_is_lost() -> None:
-    """More objects than it remembers are told to the log alone."""
+def test_the_table_stays_bounded_when_a_whole_disk_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    """That there are more objects than it remembers is told once, however often they are read."""
     stats = Stats()
     table = Unreadable(stats)
-
-    for number in range(NAMES_MAX + 5):
+    for number in range(NAMES_MAX):
         table.note(ObjectName(BUCKET, f"{number}"), "gone")
+    caplog.clear()
 
+    for _ in range(3):
+        for number in range(NAMES_MAX, NAMES_MAX + 5):
+            table.note(ObjectName(BUCKET, f"{number}"), "gone")
+
+    assert caplog.messages == [
+        f"acknowledged bytes of more than 10000 objects cannot be read; s3://{BUCKET}/10000 too"
+    ]
     assert (len(table), stats.unreadable_dirty_objects) == (NAMES_MAX, NAMES_MAX)

@@ -1,6 +1,7 @@
 """Duties that recur: each at its own pace, none in another's way."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 
 import pytest
@@ -105,9 +106,10 @@ async def test_duties_when_one_takes_long(running: Running) -> None:
     assert running.often.done == 20
 
 
-async def test_duties_when_one_fails(running: Running) -> None:
-    """An expected failure is tried again at the next turn."""
-    running.often.error = DiskFailedError("no")
+@pytest.mark.parametrize("error", [DiskFailedError("no"), OSError(errno.EIO, "no")])
+async def test_duties_when_one_fails(running: Running, error: Exception) -> None:
+    """An expected failure, one of the disk that nobody translated too, is tried again at the next turn."""
+    running.often.error = error
 
     await running.clock.pass_s(3.0)
 
