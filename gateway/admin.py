@@ -12,7 +12,7 @@
     GET  /-/acknowledged?bucket=&key=      the AcknowledgedLine of one key, or null
     POST /-/publish?bucket=&source=&target=&copy=   PublishReport of a new publish, or of copies where copy is 1
     GET  /-/publish/{id}?wait=SECONDS      PublishReport, after at most WAIT_S_MAX
-    POST /-/retry?bucket=&prefix=          Changed
+    POST /-/retry?bucket=&prefix=          Changed; with key= instead of prefix= of this one
     POST /-/discard?bucket=&key=&sequence= Changed: 0 where the key has another change by now
     GET  /-/policy?bucket=&key=            PolicyExplanation
     POST /-/reload                         ReloadReport, as SIGHUP does it
@@ -158,7 +158,9 @@ class Admin:
     async def _settle_quarantined(self, request: S3Request, verb: str) -> int:
         bucket = _parameter(request, "bucket")
         if verb == "retry":
-            return await self._store.retry_quarantined(bucket, _optional(request, "prefix"))
+            key = _optional(request, "key")
+            prefix = key or _optional(request, "prefix")
+            return await self._store.retry_quarantined(bucket, prefix, is_one_key=bool(key))
         sequence = _number("sequence", _parameter(request, "sequence"))
         return await self._store.discard_quarantined(bucket, _parameter(request, "key"), sequence)
 

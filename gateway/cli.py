@@ -167,10 +167,12 @@ def publish_lines(report: PublishReport) -> list[str]:
 
 
 def _retry(parsed: argparse.Namespace, settings: Settings) -> int:
-    bucket, prefix = _place(parsed.place)
-    parameters = {"bucket": bucket, "prefix": prefix}
+    bucket, key = _place(parsed.place)
+    is_one_key = bool(key) and not key.endswith("/") and not parsed.prefix
+    parameters = {"bucket": bucket, "key" if is_one_key else "prefix": key}
     changed = _client(settings).ask(Changed, "POST", "/-/retry", parameters).changed
-    _say(f"{changed} refused changes under {parsed.place} go back to the flush queue")
+    where = "of" if is_one_key else "under"
+    _say(f"{changed} refused changes {where} {parsed.place} go back to the flush queue")
     return DONE
 
 
@@ -359,7 +361,12 @@ def _parser() -> argparse.ArgumentParser:
         "--copy", action="store_true", help="make real objects at the target instead, one by one"
     )
     retry = _add(commands, "retry", _retry, "send again what the origin refused")
-    retry.add_argument("place", metavar="s3://BUCKET/PREFIX")
+    retry.add_argument("place", metavar="s3://BUCKET/KEY")
+    retry.add_argument(
+        "--prefix",
+        action="store_true",
+        help="all that begin so, as for a place that ends with / or is a bucket",
+    )
     discard = _add(commands, "discard", _discard, "give up what the origin refused; it is lost")
     discard.add_argument("place", metavar="s3://BUCKET/KEY")
     discard.add_argument("--prefix", action="store_true", help="all under s3://BUCKET/PREFIX, not one object")

@@ -263,8 +263,8 @@ class ObjectStore(Protocol):
         """Say what was acknowledged of one key; None where nothing is known."""
         ...
 
-    async def retry_quarantined(self, bucket: str, prefix: str) -> int:
-        """Send what the origin refused once more; give how many changes."""
+    async def retry_quarantined(self, bucket: str, prefix: str, *, is_one_key: bool = False) -> int:
+        """Send what the origin refused once more, of one key or of all that begin so; give how many changes."""
         ...
 
     async def discard_quarantined(self, bucket: str, key: str, sequence: int) -> int:

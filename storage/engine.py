@@ -561,9 +561,9 @@ class Engine:
         components = self._components
         return acknowledged_line(self._recovered.index, components.dirty_rows, components.planner, name)
 
-    async def retry_quarantined(self, bucket: str, prefix: str) -> int:
-        """Send what the origin refused once more; give how many changes."""
-        scope = Scope(bucket, prefix)
+    async def retry_quarantined(self, bucket: str, prefix: str, *, is_one_key: bool = False) -> int:
+        """Send what the origin refused once more, of one key or of all that begin so; give how many changes."""
+        scope = Scope(bucket, prefix, is_one_key=is_one_key)
         count = self._components.planner.quarantined_in(scope)
         self._components.flusher.retry_quarantined(scope)
         return count

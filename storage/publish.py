@@ -40,6 +40,9 @@ MANIFEST_FORMAT: Final = 1
 MANIFEST_BYTES_MAX: Final = 256 * 1024
 """A manifest of ours is far shorter, its sources as long as keys may be."""
 
+GENERATION_MAX: Final = 2**53 - 1
+"""The largest whole number that every reader of JSON reads as it was written (RFC 8259 section 6)."""
+
 PAST_MAX: Final = 64
 """So many generations before the present one a manifest names; a token of an older one has to start over."""
 
@@ -296,8 +299,9 @@ def decode_manifest(data: bytes, target: Target) -> Manifest:
     for source in (manifest.source, *(past.source for past in manifest.past)):
         if not source.endswith("/") or overlap(source, target.prefix):
             raise ValueError(f"{target.manifest} names the source {source!r}, which cannot be one")
-    if manifest.generation < 1:
-        raise ValueError(f"{target.manifest} is of generation {manifest.generation}")
+    for generation in (manifest.generation, *(past.generation for past in manifest.past)):
+        if not 1 <= generation <= GENERATION_MAX:
+            raise ValueError(f"{target.manifest} names the generation {generation}, which cannot be one")
     return manifest
 
 

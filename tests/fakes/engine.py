@@ -162,6 +162,7 @@ class FakeStore:
         self.copies: list[tuple[ObjectName, ObjectName, HeaderPairs]] = []
         self.is_writable = True
         self.barriers: dict[int, BarrierReport] = {}
+        self.retried: list[tuple[str, bool]] = []
         self.lines: tuple[PendingLine, ...] = ()
         self.discarded: list[tuple[str, int]] = []
         self.rewritten: set[str] = set()
@@ -496,8 +497,9 @@ class FakeStore:
     def acknowledged_of(self, name: ObjectName) -> AcknowledgedLine | None:
         return next((line for line in self.acknowledged_lines if line.key == name.key), None)
 
-    async def retry_quarantined(self, bucket: str, prefix: str) -> int:
+    async def retry_quarantined(self, bucket: str, prefix: str, *, is_one_key: bool = False) -> int:
         await self._called("retry_quarantined")
+        self.retried.append((prefix, is_one_key))
         return 3
 
     async def discard_quarantined(self, bucket: str, key: str, sequence: int) -> int:

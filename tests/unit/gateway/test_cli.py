@@ -268,7 +268,20 @@ async def test_nothing_is_discarded_when_it_is_not_confirmed(
     assert "these 1 changes would be lost for good: say --yes" in said.err
     assert "1 changes discarded, 2.0 KiB lost" in said.out
     assert "nothing that the origin refused is at s3://bucket/ke; nothing was discarded" in said.err
-    assert "3 refused changes under s3://bucket/prefix go back to the flush queue" in said.out
+    assert "3 refused changes of s3://bucket/prefix go back to the flush queue" in said.out
+
+
+async def test_retry_is_of_one_object_unless_a_prefix_is_meant(gateway: RunningGateway) -> None:
+    """A key is not taken for the beginning of others: h/1 is not h/14."""
+    for arguments in (
+        ("s3://bucket/h/1",),
+        ("s3://bucket/h/1", "--prefix"),
+        ("s3://bucket/h/",),
+        ("s3://bucket",),
+    ):
+        await execute_at(gateway, "retry", *arguments)
+
+    assert gateway.store.retried == [("h/1", True), ("h/1", False), ("h/", False), ("", False)]
 
 
 async def test_the_reason_is_shown_when_the_gateway_refuses(

@@ -145,6 +145,8 @@ def test_manifest_when_written_and_read() -> None:
         b'{"format": 1, "source": "a", "generation": 1}',
         b'{"format": 1, "source": "", "generation": 1}',
         b'{"format": 1, "source": "a/", "generation": 0}',
+        b'{"format": 1, "source": "a/", "generation": 1000000000000000000000000000000}',
+        b'{"format": 1, "source": "a/", "generation": 9007199254740992}',
         b'{"format": 1, "source": "data/live/v7/", "generation": 1}',
         b'{"format": 1, "source": "data/", "generation": 1}',
         b'{"format": 1, "source": "a/", "generation": 2, "past": [{"generation": 1, "source": "data/"}]}',
