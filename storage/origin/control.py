@@ -18,6 +18,7 @@ from botocore.exceptions import (  # type: ignore[import-untyped]  # it ships no
     ConnectTimeoutError,
     ReadTimeoutError,
 )
+from botocore.loaders import create_loader  # type: ignore[import-untyped]  # as above
 
 from storage.errors import (
     NoSuchBucketError,
@@ -37,6 +38,9 @@ from storage.origin.retry import CREDENTIAL_CODES
 from storage.types import Priority
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+_MODELS: Final = create_loader()
+"""What S3 looks like, a MB of JSON: read once, not on the event loop again for each new region or key (0.15 s each time)."""
 
 CLIENTS_MAX: Final = 32
 """Regions times credentials in use; the one made first is dropped beyond it."""
@@ -291,7 +295,9 @@ class ControlLane:
             read_timeout=settings.answer_s,
             retries={"total_max_attempts": 1, "mode": "standard"},
         )
-        context = get_session().create_client(
+        session = get_session()
+        session.register_component("data_loader", _MODELS)
+        context = session.create_client(
             "s3",
             region_name=region,
             endpoint_url=address(settings, "", "", region=region).url.rstrip("/"),

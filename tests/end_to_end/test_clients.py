@@ -160,7 +160,7 @@ def _arrow_files(running: GatewayProcess) -> "pa.fs.S3FileSystem":
 
 def test_rclone_syncs_both_ways(served: Served, tmp_path: Path) -> None:
     """`rclone sync` there and back is identical, `rclone check` agrees, a second sync moves nothing, and deletions go along."""
-    tree, back = make_tree(tmp_path / "tree", 200), tmp_path / "back"
+    tree, back = make_tree(tmp_path / "tree", 80), tmp_path / "back"
     place = f"forebay:{served.bucket}/rclone"
     # rclone leaves folders out that have become empty.
     gone = next(path for path in sorted(tree.rglob("*")) if path.is_file() and _has_siblings(path))

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import os
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -212,7 +213,7 @@ async def test_dirty_state_when_mutations_come_between_the_reads(seed: int) -> N
 @pytest.mark.parametrize("is_interleaved", [False, True])
 async def test_dirty_state_over_many_lives(*, is_interleaved: bool) -> None:
     """The same over many directories and longer lives."""
-    for seed in range(100, 120):
+    for seed in range(100, 120 if os.environ.get("FOREBAY_TEST_LONG") else 108):
         await live_through(seed, lives=3, steps=80, share=0.3, is_interleaved=is_interleaved)
 
 
