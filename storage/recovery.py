@@ -18,7 +18,7 @@ clean records that were validated before it are validated again before their fir
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -69,6 +69,8 @@ from storage.rows import (
     RESERVED_IDS,
     decode_dirty,
     decode_facts,
+    decode_head,
+    decode_overlay,
     decode_segment,
     decode_upload,
     read_origin_uploads,
@@ -295,12 +297,15 @@ def _fill(
         reserved = index.get(Family.META, RESERVED_IDS)
         epoch = index.get(Family.META, EPOCH)
         uploads = (decode_upload(value) for _, value in all_rows(index, Family.UPLOADS))
+        dirty = tuple(decode_dirty(value) for _, value in all_rows(index, Family.DIRTY))
+        if not is_fresh:
+            _check_dirty_rows(index, dirty)
         return _Opened(
             index,
             IdsReserved(FORMAT, 1, 1) if reserved is None else _reserved_decoder.decode(reserved),
             EpochEnded(FORMAT, 0, 1) if epoch is None else _epoch_decoder.decode(epoch),
             is_rebuilt=is_fresh and bool(scanned.files),
-            dirty=tuple(decode_dirty(value) for _, value in all_rows(index, Family.DIRTY)),
+            dirty=dirty,
             segments=tuple(decode_segment(value) for _, value in all_rows(index, Family.SEGMENTS)),
             facts=tuple(decode_facts(value) for _, value in all_rows(index, Family.BUCKETS)),
             uploads=tuple(upload for upload in uploads if not upload.completed_at_s),
@@ -311,6 +316,23 @@ def _fill(
                 if key.startswith(POINTER_PREFIX)
             ),
         )
+
+
+def _check_dirty_rows(index: Index, dirty: Iterable[DirtyEntry]) -> None:
+    """Hold the rows of each change against each other.
+
+    RocksDB takes the damaged end of its manifest for a torn one; families then differ in age.
+
+    Raises:
+        IndexBrokenError: They contradict each other; the journal has all of them.
+    """
+    for entry in dirty:
+        place = keys.object_key(entry.bucket, entry.key)
+        overlay, value = index.get(Family.OVERLAY, place), index.get(Family.OBJECTS, place)
+        is_overlaid = overlay is not None and decode_overlay(overlay).sequence == entry.sequence
+        version_id = 0 if value is None else decode_head(value).version_id
+        if not is_overlaid or (not entry.is_tombstone and version_id != entry.version_id):
+            raise IndexBrokenError(f"the rows of change {entry.sequence} contradict each other")
 
 
 # --- steps 6 and 7 ---------------------------------------------------------------------------------------------------

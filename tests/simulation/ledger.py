@@ -2,7 +2,8 @@
 
 Every write carries a number. A state is allowed as long as no write that was acknowledged began after the state's own
 write had ended: writes that overlap may come in either order. A write without an answer may have been carried out or
-not; one that went through to the origin may still be for a while. One that was refused never shows.
+not; one that went through to the origin may still be for a while, and so may the first attempt of an acknowledged one whose
+connection broke, which was repeated within the call. One that was refused never shows.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,9 @@ from enum import Enum
 
 from storage.types import ObjectName
 from tests.simulation.origin import DELETED
+
+PASSED_THROUGH = frozenset({"through", "copy"})
+"""Kinds of writes that are carried out at the origin only: nothing is kept that could be sent again over a late attempt."""
 
 
 class Outcome(Enum):
@@ -29,7 +33,7 @@ class Write:
     Attributes:
         state: The number that shows at the origin: its own, or DELETED.
         began, ended: Turns of the loop.
-        lands_until_s: Of one without an answer that was passed through: it may be carried out until then.
+        lands_until_s: Of one without an answer, or passed through: an attempt may be carried out until then.
     """
 
     number: int
@@ -72,7 +76,7 @@ class Ledger:
         """Note what the client was told; a write is ended once."""
         assert write.outcome is Outcome.PENDING, f"{write} has ended"
         write.outcome, write.ended = outcome, self.turn()
-        if outcome is Outcome.UNKNOWN:
+        if outcome is Outcome.UNKNOWN or (outcome is Outcome.ACKNOWLEDGED and write.kind in PASSED_THROUGH):
             write.lands_until_s = self.now_s() + self.late_s
 
     def give_up(self, name: ObjectName) -> None:

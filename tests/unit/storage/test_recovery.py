@@ -36,7 +36,7 @@ from storage.records import (
 )
 from storage.recovery import Recovered, recover
 from storage.rows import INSTANCE_ID as INSTANCE_ROW, Rows
-from storage.types import BLOCK_BYTES, KIB, Stream
+from storage.types import BLOCK_BYTES, KIB, ObjectName, Stream
 from tests.fakes.filesystem import FakeFilesystem, Halted, Operation
 from tests.fakes.index import FakeIndex
 from tests.fakes.open_directory import (
@@ -202,6 +202,23 @@ async def test_recover_when_index_is_missing(disk: FakeFilesystem) -> None:
     kept = objects_of(recovered.index)
     assert {name.key for name in kept} == {"tiny", "small"}
     assert all(objects_of(before.index)[name] == record for name, record in kept.items())
+
+
+@pytest.mark.parametrize("family", [Family.OBJECTS, Family.OVERLAY])
+async def test_recover_when_rows_of_a_change_are_of_different_ages(
+    disk: FakeFilesystem, family: Family
+) -> None:
+    """A family that lost its newest rows makes the index a broken one: all dirty state returns from the journal."""
+    index = await killed(disk)
+    before = start(disk.kill_clone(), index.kill_clone())
+    (entry, *_) = before.dirty
+    index.write([IndexWrite(family, keys.object_key(entry.bucket, entry.key), None)])
+
+    recovered = start(disk, index)
+
+    assert recovered.is_unclean
+    assert recovered.dirty == before.dirty
+    assert ObjectName(entry.bucket, entry.key) in objects_of(recovered.index)
 
 
 async def test_recover_when_index_is_damaged(disk: FakeFilesystem) -> None:
