@@ -13,9 +13,9 @@ first; `run` is the owner's task; `close` ends in order and leaves the flush que
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 from storage.acknowledged import acknowledged_line, acknowledged_page
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
@@ -69,6 +69,8 @@ LIVES_MAX: Final = 10
 """So often an opening for reading begins anew because the directory was re-opened meanwhile."""
 
 Headers = tuple[tuple[str, str], ...]
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -310,32 +312,35 @@ class Engine:
         self, name: ObjectName, wanted: RangeSpec | None = None, *, metadata_only: bool = False
     ) -> Opened:
         """Hold one version of an object for reading; see `Reader.open`."""
+        return await self._reading(
+            lambda components: components.reader.open(name, wanted, metadata_only=metadata_only),
+            needs_index=True,
+        )
+
+    async def view(self, name: ObjectName) -> View | None:
+        """Say how a name under a published target is read; None where it means itself. See `Pointers.view`."""
+        return await self._reading(lambda components: components.pointers.view(name), needs_index=False)
+
+    async def _reading(
+        self, read: Callable[[Components], Coroutine[object, object, T]], *, needs_index: bool
+    ) -> T:
+        """Read, and begin anew where the directory was re-opened meanwhile: what cut the read says nothing of the object.
+
+        Raises:
+            EngineClosedError: The gateway is stopping.
+            StorageError: What the read failed with in the life that it began in, and that goes on.
+        """
         for _ in range(LIVES_MAX):
-            if not self._is_readable.is_set():
+            if needs_index and not self._is_readable.is_set():
                 await self._is_readable.wait()
             if self._is_closed:
                 break
             life = self._life
             try:
-                return await life.components.reader.open(name, wanted, metadata_only=metadata_only)
+                return await read(life.components)
             except StorageError:
                 if life is self._life:
                     raise
-                # The directory was re-opened meanwhile: what cut the opening says nothing of the object.
-        raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
-
-    async def view(self, name: ObjectName) -> View | None:
-        """Say how a name under a published target is read; None where it means itself. See `Pointers.view`."""
-        for _ in range(LIVES_MAX):
-            if self._is_closed:
-                break
-            life = self._life
-            try:
-                return await life.components.pointers.view(name)
-            except StorageError:
-                if life is self._life:
-                    raise
-                # The directory was re-opened meanwhile, which ends the old life's questions to the origin.
         raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
 
     async def put_object(self, request: PutRequest, content: Content) -> PutResult:

@@ -21,13 +21,13 @@ from storage.findings import Report
 from storage.fsck_places import Places
 from storage.fsck_rows import RowCheck
 from storage.index import Index
-from storage.index_recovery import IndexBrokenError, all_rows, finish_rebuild, replay_journal
+from storage.index_recovery import IndexBrokenError, finish_rebuild, replay_journal
 from storage.journal_format import JOURNAL_DIRECTORY
 from storage.journal_reader import BadFrame, JournalReader
 from storage.journal_scan import JournalScan, scan
 from storage.layered_index import IndexCopies, LayeredIndex
 from storage.layout import FORMAT_PATH, ROOT, Layout, read_layout, take_lock
-from storage.rows import APPLIED_SEQUENCE, INSTANCE_ID, decode_segment
+from storage.rows import APPLIED_SEQUENCE, INSTANCE_ID, all_rows, decode_segment
 
 __all__ = ["Progress", "Report", "check"]
 

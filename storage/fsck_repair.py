@@ -29,7 +29,7 @@ from storage.filesystem import Filesystem, disk_error
 from storage.fsck_rows import Damage, Owner
 from storage.fsck_survey import DAMAGES_MAX, Survey, Surveyor
 from storage.index import Index
-from storage.index_recovery import IndexHome, all_rows, finish_rebuild, replay_journal
+from storage.index_recovery import IndexHome, finish_rebuild, replay_journal
 from storage.journal_bodies import BodyRescue
 from storage.journal_format import (
     JOURNAL_DIRECTORY,
@@ -73,6 +73,7 @@ from storage.rows import (
     EPOCH,
     RESERVED_IDS,
     Rows,
+    all_rows,
     decode_dirty,
     decode_object,
     decode_segment,

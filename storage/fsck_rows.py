@@ -15,11 +15,11 @@ from storage.family import Family
 from storage.findings import Report, Severity
 from storage.fsck_places import Places
 from storage.index import Index
-from storage.index_recovery import all_rows
 from storage.records import DirtyEntry, ObjectRecord, ObjectState, ResidentRow, SegmentRow
 from storage.rows import (
     ORIGIN_UPLOADS,
     SCAN_ROWS_MAX,
+    all_rows,
     decode_dirty,
     decode_extent,
     decode_object,

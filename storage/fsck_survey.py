@@ -27,7 +27,7 @@ from storage.findings import Report
 from storage.fsck_places import Places
 from storage.fsck_rows import Damage, RowCheck
 from storage.index import Index
-from storage.index_recovery import all_rows, finish_rebuild
+from storage.index_recovery import finish_rebuild
 from storage.journal_format import JournalRecord
 from storage.journal_salvage import Hole, Salvage, salvage, salvaged_records
 from storage.journal_scan import scan
@@ -44,7 +44,7 @@ from storage.records import (
     decode_mutation,
 )
 from storage.recovered_changes import JournalKnowledge
-from storage.rows import APPLIED_SEQUENCE, INSTANCE_ID, Rows, decode_dirty, decode_segment
+from storage.rows import APPLIED_SEQUENCE, INSTANCE_ID, Rows, all_rows, decode_dirty, decode_segment
 
 GROUP_CHANGES: Final = 1024
 DAMAGES_MAX: Final = 100_000

@@ -26,15 +26,12 @@ from storage.journal_format import JournalRecord
 from storage.journal_scan import JournalScan, replay
 from storage.layout import Layout
 from storage.records import Mutation, ObjectState, decode_mutation
-from storage.rows import APPLIED_SEQUENCE, INSTANCE_ID, Rows, decode_object
+from storage.rows import APPLIED_SEQUENCE, INSTANCE_ID, Rows, all_rows, decode_object
 
 log = logging.getLogger(__name__)
 
 REPLAY_GROUP_MUTATIONS: Final = 1024
-LOAD_ROWS: Final = 10_000
 DROP_ROWS: Final = 1_000
-STEPS_MAX: Final = 1_000_000
-"""No family has more steps of rows than this: it would be a loop that does not end."""
 
 
 class IndexHome(Protocol):
@@ -192,15 +189,3 @@ def finish_rebuild(index: Index, layout: Layout) -> None:
             rows, dropped = Rows(index), 0
     rows.put(Family.META, INSTANCE_ID, layout.instance_id)
     index.write(rows.batch())
-
-
-def all_rows(index: Index, family: Family) -> Iterator[tuple[bytes, bytes]]:
-    """Go through a family in key order, a bounded number of rows in memory at a time."""
-    start = b""
-    for _ in range(STEPS_MAX):
-        rows = index.scan(family, start, None, LOAD_ROWS)
-        yield from rows
-        if len(rows) < LOAD_ROWS:
-            return
-        start = rows[-1][0] + b"\x00"
-    raise AssertionError(f"more than {STEPS_MAX * LOAD_ROWS} rows in {family}")

@@ -17,11 +17,10 @@ from storage import keys
 from storage.errors import DamagedError
 from storage.family import Family
 from storage.index import Index
-from storage.index_recovery import all_rows
 from storage.journal_format import JournalRecord
 from storage.journal_salvage import Salvage
 from storage.records import FORMAT, DirtyEntry, ObjectState, Put, Tombstone, encode
-from storage.rows import decode_dirty, decode_object, read_extents
+from storage.rows import all_rows, decode_dirty, decode_object, read_extents
 
 LENT_MAX: Final = 100_000
 """So many changes are lent; an index that is set aside keeps the rest."""

@@ -29,7 +29,7 @@ from storage.errors import DiskFullError, UnknownOutcomeError
 from storage.filesystem import disk_error
 from storage.hidden_writes import LOOK_EVERY_S
 from storage.index_keeper import IndexKeeper
-from storage.recovery import Recovered, RecoveryParts, recover
+from storage.recovery import Recovered, RecoveryParts, nothing_is_pinned, recover
 from storage.segments import SegmentLimits, SegmentStore
 from storage.types import MIB
 from storage.upkeep import CHECKPOINT_EVERY_S, COMPACT_EVERY_S, EXPIRE_EVERY_S, TURN_S, Duty, Upkeep
@@ -90,7 +90,7 @@ class Life:
                 fresh_instance_id=parts.rng.randbytes(16),
                 lock=None if before is None else before.recovered.lock,
                 acknowledged_sequence=0 if before is None else before.components.applier.applied_sequence,
-                is_pinned=_nothing_is_pinned if before is None else before.components.segments.is_pinned,
+                is_pinned=nothing_is_pinned if before is None else before.components.segments.is_pinned,
             ),
         )
         keeper.show()
@@ -255,10 +255,6 @@ class Life:
             reservation = ids.reservation()
             await self.components.commit.commit(reservation)
             ids.adopt(reservation)
-
-
-def _nothing_is_pinned(_segment_id: int) -> bool:
-    return False
 
 
 def _segment_limits(parts: EngineParts) -> SegmentLimits:

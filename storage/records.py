@@ -101,16 +101,9 @@ class ObjectHead(msgspec.Struct, frozen=True, array_like=True):
     origin: OriginIdentity | None
 
 
-class WrittenHead(msgspec.Struct, frozen=True, array_like=True):
+class WrittenHead(ObjectHead, frozen=True, array_like=True):
     """An ObjectRecord of which only the first fields and the last are read; the others are stepped over as they lie."""
 
-    format: int
-    version_id: int
-    size: int
-    etag: str
-    last_modified_s: int
-    state: ObjectState
-    origin: OriginIdentity | None
     validated: msgspec.Raw
     headers: msgspec.Raw = NOT_READ
     user_metadata: msgspec.Raw = NOT_READ

@@ -35,7 +35,6 @@ from storage.index import Index
 from storage.index_recovery import (
     IndexBrokenError,
     IndexHome,
-    all_rows,
     finish_rebuild,
     fresh_index,
     index_rows,
@@ -67,6 +66,7 @@ from storage.rows import (
     APPLIED_SEQUENCE,
     EPOCH,
     RESERVED_IDS,
+    all_rows,
     decode_dirty,
     decode_facts,
     decode_head,
@@ -76,7 +76,7 @@ from storage.rows import (
     read_origin_uploads,
 )
 
-__all__ = ["IndexHome", "Recovered", "RecoveryParts", "probe_disk", "recover"]
+__all__ = ["IndexHome", "Recovered", "RecoveryParts", "nothing_is_pinned", "probe_disk", "recover"]
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +141,11 @@ class Recovered:
         self.lock.close()
 
 
+def nothing_is_pinned(_segment_id: int) -> bool:
+    """Say so at a start, when nobody reads yet."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class RecoveryParts:
     """What recovery works with.
@@ -156,7 +161,7 @@ class RecoveryParts:
     fresh_instance_id: bytes
     lock: Lock | None = None
     acknowledged_sequence: int = 0
-    is_pinned: Callable[[int], bool] = lambda _segment_id: False
+    is_pinned: Callable[[int], bool] = nothing_is_pinned
 
 
 def recover(parts: RecoveryParts) -> Recovered:

@@ -9,7 +9,7 @@ are given new ones above all that were ever given, and the last of them is the c
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -31,6 +31,8 @@ from storage.rows import (
     EPOCH,
     ORIGIN_UPLOAD_PREFIX,
     RESERVED_IDS,
+    OpenRowSource,
+    all_rows,
     decode_dirty,
     decode_facts,
     decode_object,
@@ -40,27 +42,15 @@ from storage.rows import (
     read_extents,
 )
 
-STEP_ROWS: Final = 1000
-STEPS_MAX: Final = 10_000_000
-
-
-class StateRows(Protocol):
-    """What is read of an index."""
-
-    def get(self, family: Family, key: bytes, /) -> bytes | None:
-        """Give a row's bytes."""
-        ...
-
-    def scan(self, family: Family, start: bytes, stop: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:
-        """Give rows in key order."""
-        ...
+PARTS_MAX: Final = 100_000
+"""Rows of one upload in one read; AWS allows 10,000 parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restatement:
     """What `rows` say. `last_sequence` is the highest that was ever given; `ids` is the reservation to state."""
 
-    rows: StateRows
+    rows: OpenRowSource
     last_sequence: int
     ids: IdsReserved
 
@@ -77,7 +67,7 @@ class Restatement:
             yield JournalRecord(sequence, mutation)
 
     def _changes(self) -> Iterator[JournalRecord]:
-        for key, value in _all_rows(self.rows, Family.DIRTY):
+        for key, value in all_rows(self.rows, Family.DIRTY):
             entry = decode_dirty(value)
             assert keys.dirty_key(entry.sequence) == key, f"{entry} stands under another sequence"
             if entry.is_tombstone:
@@ -92,17 +82,17 @@ class Restatement:
             yield JournalRecord(entry.sequence, encode(Put(FORMAT, whole, entry)))
 
     def _others(self) -> Iterator[bytes]:
-        for _, value in _all_rows(self.rows, Family.UPLOADS):
+        for _, value in all_rows(self.rows, Family.UPLOADS):
             upload = decode_upload(value)
             yield encode(UploadCreated(FORMAT, upload))
             if upload.completed_at_s:
                 continue
             start, stop = keys.parts_range(upload.upload_id)
-            for _, part in self.rows.scan(Family.PARTS, start, stop, STEP_ROWS * 100):
+            for _, part in self.rows.scan(Family.PARTS, start, stop, PARTS_MAX):
                 yield encode(PartUploaded(FORMAT, upload.upload_id, decode_part(part)))
-        for _, value in _all_rows(self.rows, Family.BUCKETS):
+        for _, value in all_rows(self.rows, Family.BUCKETS):
             yield encode(FactsLearnt(FORMAT, decode_facts(value)))
-        for key, value in _all_rows(self.rows, Family.META):
+        for key, value in all_rows(self.rows, Family.META):
             if key.startswith(POINTER_PREFIX) or key == EPOCH:
                 yield value
             elif key.startswith(ORIGIN_UPLOAD_PREFIX):
@@ -111,21 +101,10 @@ class Restatement:
         yield encode(self.ids)
 
 
-def reserved_ids(rows: StateRows) -> IdsReserved:
+def reserved_ids(rows: OpenRowSource) -> IdsReserved:
     """Give the last reservation that the rows know."""
     value = rows.get(Family.META, RESERVED_IDS)
     return IdsReserved(FORMAT, 1, 1) if value is None else _reserved_decoder.decode(value)
-
-
-def _all_rows(rows: StateRows, family: Family) -> Iterator[tuple[bytes, bytes]]:
-    start = b""
-    for _ in range(STEPS_MAX):
-        found = rows.scan(family, start, None, STEP_ROWS)
-        yield from found
-        if len(found) < STEP_ROWS:
-            return
-        start = found[-1][0] + b"\x00"
-    raise AssertionError(f"more than {STEPS_MAX * STEP_ROWS} rows in {family}")
 
 
 _reserved_decoder: Final = msgspec.msgpack.Decoder(IdsReserved)

@@ -8,7 +8,7 @@ at run time.
 Pure: the index is a port with two reads.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -51,6 +51,11 @@ ORIGIN_UPLOADS: Final = (ORIGIN_UPLOAD_PREFIX, ORIGIN_UPLOAD_PREFIX[:-1] + b";")
 assert ORIGIN_UPLOADS[1][-1] == ORIGIN_UPLOADS[0][-1] + 1, "the first key behind those of the prefix"
 
 
+LOAD_ROWS: Final = 10_000
+STEPS_MAX: Final = 1_000_000
+"""No family has more steps of rows than this: it would be a loop that does not end."""
+
+
 class RowSource(Protocol):
     """The two reads that rows need of an index."""
 
@@ -61,6 +66,26 @@ class RowSource(Protocol):
     def scan(self, family: Family, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Give up to `limit` rows with `start <= key < stop` in key order."""
         ...
+
+
+class OpenRowSource(RowSource, Protocol):
+    """A RowSource whose scans need not have an end."""
+
+    def scan(self, family: Family, start: bytes, stop: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:
+        """Give up to `limit` rows with `start <= key < stop` in key order; to the family's end where `stop` is None."""
+        ...
+
+
+def all_rows(index: OpenRowSource, family: Family) -> Iterator[tuple[bytes, bytes]]:
+    """Go through a family in key order, a bounded number of rows in memory at a time."""
+    start = b""
+    for _ in range(STEPS_MAX):
+        rows = index.scan(family, start, None, LOAD_ROWS)
+        yield from rows
+        if len(rows) < LOAD_ROWS:
+            return
+        start = rows[-1][0] + b"\x00"
+    raise AssertionError(f"more than {STEPS_MAX * LOAD_ROWS} rows in {family}")
 
 
 @dataclass(slots=True)
