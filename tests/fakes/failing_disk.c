@@ -35,9 +35,9 @@ static int is_index(int descriptor)
     return strstr(path, "/index/") != NULL;
 }
 
-int fdatasync(int descriptor)
+static int sync_by(const char *name, int descriptor)
 {
-    int (*real)(int) = dlsym(RTLD_NEXT, "fdatasync");
+    int (*real)(int) = dlsym(RTLD_NEXT, name);
     int before = errno;
     if (is_asked("sync")) {
         errno = EIO;
@@ -47,16 +47,14 @@ int fdatasync(int descriptor)
     return real(descriptor);
 }
 
+int fdatasync(int descriptor)
+{
+    return sync_by("fdatasync", descriptor);
+}
+
 int fsync(int descriptor)
 {
-    int (*real)(int) = dlsym(RTLD_NEXT, "fsync");
-    int before = errno;
-    if (is_asked("sync")) {
-        errno = EIO;
-        return -1;
-    }
-    errno = before;
-    return real(descriptor);
+    return sync_by("fsync", descriptor);
 }
 
 ssize_t write(int descriptor, const void *data, size_t length)

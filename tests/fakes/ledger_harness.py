@@ -7,8 +7,8 @@ two stages at once, for use inside of a worker's call). `dirty_state` gives all 
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -415,3 +415,20 @@ def segment_rows(index: RowSource) -> dict[int, SegmentRow]:
 def all_rows(index: RowSource, family: Family) -> list[tuple[bytes, bytes]]:
     """Read all rows of a family."""
     return index.scan(family, b"", PAST_ALL, 1_000_000)
+
+
+@asynccontextmanager
+async def opened_ledger() -> AsyncIterator[Ledger]:
+    """Open a directory for a while."""
+    ledger = await Ledger.start(FakeFilesystem())
+    try:
+        yield ledger
+    finally:
+        await ledger.stop()
+
+
+def location_of(ledger: Ledger, key: str) -> Location:
+    """Say where an object's bytes lie."""
+    value = ledger.index.get(Family.OBJECTS, keys.object_key(BUCKET, key))
+    assert value is not None
+    return decode_object(value).extents[0].location

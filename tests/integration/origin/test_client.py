@@ -34,7 +34,6 @@ from storage.errors import (
 from storage.origin.admission import Limiter
 from storage.origin.answers import OriginAnswer, WriteAnswer
 from storage.origin.client import OriginClient
-from storage.origin.credentials import Credentials
 from storage.origin.documents import PartToComplete
 from storage.origin.endpoint import OriginSettings
 from storage.origin.limiter import Budget, Demand, LimiterSettings
@@ -43,6 +42,7 @@ from storage.origin.wire import OutgoingBody
 from storage.types import MIB, ByteRange, Checksum, ChecksumAlgorithm, ObjectName, Priority, RangeSpec
 from tests.fakes.origin_faults import Fault
 from tests.fakes.origin_server import FakeOrigin
+from tests.fakes.rotating_credentials import Rotating
 
 NAME = ObjectName("data", "robots/r2 d2+ü.bin")
 BODY = bytes(range(256)) * 4000
@@ -60,22 +60,6 @@ class ImpatientClock(SystemClock):
 
     async def sleep(self, wait_s: float) -> None:
         self.slept.append(wait_s)
-
-
-class Rotating:
-    """Credentials that change when they are refused."""
-
-    def __init__(self, *access_keys: str) -> None:
-        self._left = list(access_keys)
-
-    async def credentials(self) -> Credentials:
-        return Credentials(self._left[0], "secret")
-
-    def refused(self, credentials: Credentials) -> bool:
-        if credentials.access_key == self._left[0] and len(self._left) > 1:
-            self._left.pop(0)
-            return True
-        return False
 
 
 class StoppableLimiter(Limiter):

@@ -16,28 +16,12 @@ from storage.errors import (
 )
 from storage.origin.admission import Limiter
 from storage.origin.control import ControlLane
-from storage.origin.credentials import Credentials
 from storage.origin.endpoint import OriginSettings, Regions
 from storage.origin.facts import FactsSource
 from storage.origin.limiter import LimiterSettings
 from tests.fakes.origin_faults import Fault
 from tests.fakes.origin_server import FakeOrigin
-
-
-class Rotating:
-    """Credentials that change when they are refused."""
-
-    def __init__(self, *access_keys: str) -> None:
-        self._left = list(access_keys)
-
-    async def credentials(self) -> Credentials:
-        return Credentials(self._left[0], "secret")
-
-    def refused(self, credentials: Credentials) -> bool:
-        if credentials.access_key == self._left[0] and len(self._left) > 1:
-            self._left.pop(0)
-            return True
-        return False
+from tests.fakes.rotating_credentials import Rotating
 
 
 @asynccontextmanager

@@ -1,8 +1,7 @@
 """A check finds what endangers acknowledged bytes, tells it from what does not, and changes nothing."""
 
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -33,7 +32,7 @@ from storage.segments import segment_path
 from storage.types import Location
 from tests.fakes.filesystem import FakeFilesystem
 from tests.fakes.index import FakeIndex
-from tests.fakes.ledger_harness import BUCKET, ORIGIN, Ledger, all_rows
+from tests.fakes.ledger_harness import BUCKET, ORIGIN, Ledger, all_rows, location_of, opened_ledger
 from tests.fakes.ledger_load import RandomLoad
 
 
@@ -54,19 +53,9 @@ class FakeCopies:
         return FakeIndex()
 
 
-@asynccontextmanager
-async def opened() -> AsyncIterator[Ledger]:
-    """Open a directory for a while."""
-    ledger = await Ledger.start(FakeFilesystem())
-    try:
-        yield ledger
-    finally:
-        await ledger.stop()
-
-
 async def loaded() -> Ledger:
     """Make a directory with dirty and clean objects, a delete, an upload, in the journal and in segments; nobody has it open."""
-    async with opened() as ledger:
+    async with opened_ledger() as ledger:
         ledger.put_now("tiny", b"in the journal", is_tiny=True)
         ledger.put_now("large", b"in a segment", is_tiny=False)
         ledger.put_now("empty", b"", is_tiny=True)
@@ -87,13 +76,6 @@ def report_of(ledger: Ledger, *, verify_clean: bool = False) -> Report:
 def texts(report: Report) -> list[tuple[Severity, str]]:
     """Give the problems as text."""
     return [(problem.severity, f"{problem.where}: {problem.what}") for problem in report.problems]
-
-
-def location_of(ledger: Ledger, key: str) -> Location:
-    """Say where an object's bytes lie."""
-    value = ledger.index.get(Family.OBJECTS, keys.object_key(BUCKET, key))
-    assert value is not None
-    return decode_object(value).extents[0].location
 
 
 def flip(ledger: Ledger, place: Location) -> None:
@@ -138,7 +120,7 @@ async def test_check_changes_nothing() -> None:
 async def test_check_of_any_load_after_any_crash(seed: int) -> None:
     """Whatever was done, compacted or not, and however it was cut short: nothing acknowledged is in danger."""
     draws = random.Random(seed)
-    async with opened() as ledger:
+    async with opened_ledger() as ledger:
         load = RandomLoad(ledger, draws)
         load.run(60)
         if draws.random() < 0.7:
@@ -159,7 +141,7 @@ async def test_check_of_any_load_after_any_crash(seed: int) -> None:
 
 async def test_check_when_a_gateway_runs() -> None:
     """It must be stopped first."""
-    async with opened() as ledger:
+    async with opened_ledger() as ledger:
         with pytest.raises(LockedError):
             check(ledger.filesystem, FakeCopies(ledger.index))
 
@@ -225,7 +207,7 @@ async def test_check_when_format_is_missing() -> None:
 
 async def test_check_when_files_are_left_from_a_compaction() -> None:
     """They are notes: the next start removes them."""
-    async with opened() as ledger:
+    async with opened_ledger() as ledger:
         ledger.put_now("key", b"body", is_tiny=True)
         ledger.rotate_now()
         path = ledger.recovered.journal.sealed[0].path
@@ -303,7 +285,7 @@ async def test_check_when_the_journal_is_gone() -> None:
 )
 async def test_check_when_the_index_does_not_fit(key: bytes, value: bytes | None, why: str) -> None:
     """It is told that the next start rebuilds it."""
-    async with opened() as ledger:
+    async with opened_ledger() as ledger:
         ledger.put_now("key", b"body", is_tiny=True)
         ledger.rotate_now()
         assert await ledger.compaction().compact()

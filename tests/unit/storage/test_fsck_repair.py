@@ -3,8 +3,7 @@
 import os
 import random
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -31,7 +30,6 @@ from storage.records import (
 from storage.recovered_changes import Looked
 from storage.rows import decode_dirty, decode_object
 from storage.segments import segment_path
-from storage.types import Location
 from tests.fakes.filesystem import FakeFilesystem, Halted, Operation
 from tests.fakes.index import FakeIndex
 from tests.fakes.ledger_harness import (
@@ -40,6 +38,8 @@ from tests.fakes.ledger_harness import (
     all_rows,
     check_accounts,
     dirty_state,
+    location_of,
+    opened_ledger,
     read_body,
 )
 from tests.fakes.ledger_load import RandomLoad
@@ -48,19 +48,9 @@ from tests.fakes.repairing import Directory, RepairIndexHome
 SEEDS = int(os.environ.get("FOREBAY_TEST_SEEDS", "24"))
 
 
-@asynccontextmanager
-async def opened() -> AsyncIterator[Ledger]:
-    """Open a directory for a while."""
-    ledger = await Ledger.start(FakeFilesystem())
-    try:
-        yield ledger
-    finally:
-        await ledger.stop()
-
-
 async def loaded() -> Ledger:
     """Make a directory with dirty and clean objects, a delete and an upload, in the journal and in segments."""
-    async with opened() as ledger:
+    async with opened_ledger() as ledger:
         ledger.put_now("tiny", b"in the journal", is_tiny=True)
         ledger.put_now("large", b"in a segment", is_tiny=False)
         ledger.delete_now("deleted")
@@ -91,13 +81,6 @@ def bodies_of(directory: Directory) -> dict[str, bytes | str]:
         if row is not None and not entry.is_tombstone:
             found[entry.key] = read_body(directory.filesystem, decode_object(row).extents)
     return found
-
-
-def location_of(ledger: Ledger, key: str) -> Location:
-    """Say where an object's bytes lie."""
-    value = ledger.index.get(Family.OBJECTS, keys.object_key(BUCKET, key))
-    assert value is not None
-    return decode_object(value).extents[0].location
 
 
 # --- nothing to do -----------------------------------------------------------------------------------------------------
@@ -312,7 +295,7 @@ async def test_all_is_read_when_only_a_header_was_hit(at: int, has_index: bool) 
 
 async def in_two_files() -> tuple[Ledger, FakeIndex]:
     """Make a directory with two journal files; with it, an index that lacks what is in the second."""
-    async with opened() as ledger:
+    async with opened_ledger() as ledger:
         ledger.put_now("first", b"the first body", is_tiny=True)
     ledger.recovered.lock.close()
     lagging = ledger.index.kill_clone()
@@ -379,7 +362,7 @@ async def test_a_repair_goes_on_when_the_only_journal_file_says_nothing(has_inde
 
 async def test_what_is_clean_is_dropped_when_a_lost_change_may_have_replaced_it() -> None:
     """The index has the version before, the journal lost the next one and its flush: not even that it is stale is known."""
-    async with opened() as ledger:
+    async with opened_ledger() as ledger:
         ledger.flush_now(ledger.put_now("clean", b"superseded", is_tiny=False))
         lagging = ledger.index.kill_clone()
         path = Directory.of(ledger).journal_paths()[-1]
@@ -408,7 +391,7 @@ async def test_what_is_clean_is_dropped_when_a_lost_change_may_have_replaced_it(
 @pytest.mark.parametrize("has_index", [True, False])
 async def test_a_compacted_file_is_salvaged(has_index: bool) -> None:
     """With the index all is known; without it what reads back of the file is, and is in doubt."""
-    async with opened() as ledger:
+    async with opened_ledger() as ledger:
         for number in range(3):
             ledger.put_now(f"key-{number}", b"body %d" % number, is_tiny=True)
         ledger.rotate_now()
@@ -432,7 +415,7 @@ async def test_a_compacted_file_is_salvaged(has_index: bool) -> None:
 
 async def test_changes_that_cannot_be_applied_are_left_out_and_named() -> None:
     """A record of no known kind, and a Complete without its parts: the start refuses; after the repair it does not."""
-    async with opened() as ledger:
+    async with opened_ledger() as ledger:
         ledger.put_now("before", b"body", is_tiny=True)
         index = ledger.index.kill_clone()
         sequence = ledger.commit_door._next_sequence
@@ -463,7 +446,7 @@ async def test_changes_that_cannot_be_applied_are_left_out_and_named() -> None:
 
 async def test_a_complete_is_named_when_the_upload_it_builds_on_is_lost() -> None:
     """The hole is before it: its own record reads back, and says which object is lost."""
-    async with opened() as ledger:
+    async with opened_ledger() as ledger:
         upload_id = ledger.create_upload_now("joined")
         part = ledger.part_now(upload_id, 1, b"a part", is_tiny=False)
         complete = ledger.complete_now(upload_id, "joined", [1])
@@ -709,7 +692,7 @@ async def test_a_damaged_dirty_block_is_clean_when_the_origin_has_it() -> None:
 
 async def test_a_segment_that_is_gone_is_named_object_by_object() -> None:
     """Dirty objects and parts in it are lost, clean ones a miss."""
-    async with opened() as ledger:
+    async with opened_ledger() as ledger:
         ledger.put_now("large", b"in a segment", is_tiny=False)
         ledger.flush_now(ledger.put_now("clean", b"cached bytes", is_tiny=False))
         ledger.part_now(ledger.create_upload_now("upload"), 3, b"a part", is_tiny=False)
@@ -880,7 +863,7 @@ async def test_a_start_refuses_while_a_repair_is_unfinished() -> None:
 async def test_any_load_is_stated_anew_as_it_was(seed: int) -> None:
     """With a sound index a damaged journal costs nothing, whatever was in it; compacted or not."""
     draws = random.Random(seed)
-    async with opened() as ledger:
+    async with opened_ledger() as ledger:
         load = RandomLoad(ledger, draws)
         load.run(50)
         if draws.random() < 0.5:
@@ -960,7 +943,7 @@ def is_in_hole(sequence: int, lost: list[str]) -> bool:
 async def test_any_damage_is_repaired_and_what_is_lost_is_named(seed: int) -> None:
     """A start succeeds; a dirty object is there, whole or quarantined, or named, or lies in a hole that is named."""
     draws = random.Random(1000 + seed)
-    async with opened() as ledger:
+    async with opened_ledger() as ledger:
         load = RandomLoad(ledger, draws)
         load.run(30)
         if draws.random() < 0.5:

@@ -508,7 +508,7 @@ async def test_recover_when_families_are_larger_than_a_step(
     disk: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All rows are loaded and dropped, however many steps that takes."""
-    monkeypatch.setattr(index_recovery, "LOAD_ROWS", 3)
+    monkeypatch.setattr("storage.rows.LOAD_ROWS", 3)
     monkeypatch.setattr(index_recovery, "DROP_ROWS", 2)
     monkeypatch.setattr(index_recovery, "REPLAY_GROUP_MUTATIONS", 2)
     async with open_directory(disk, IndexHome()) as directory:
