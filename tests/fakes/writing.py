@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from storage.listing import ListEntry, ListQuery
@@ -26,6 +27,17 @@ async def until(is_so: Callable[[], bool], *, timeout_s: float = 10.0, every_s: 
 
 
 async def flushed(running: RunningEngine, bucket: str = "", *, timeout_s: float = 20.0) -> BarrierReport:
+    """Wait until all that is acknowledged is at the origin; an origin that has just come back may still count as refusing."""
+    deadline = time.monotonic() + timeout_s
+    while not (report := await settled(running, bucket, timeout_s=timeout_s)).is_reached:
+        assert time.monotonic() < deadline, (
+            f"{report.remaining} of {report.total} are not at the origin: {report.blocked}"
+        )
+        await pause(0.02)
+    return report
+
+
+async def settled(running: RunningEngine, bucket: str = "", *, timeout_s: float = 20.0) -> BarrierReport:
     """Wait until all that is acknowledged is at the origin, or cannot get there."""
     started = running.engine.start_barrier(bucket, "")
     report = await running.engine.wait_barrier(started.barrier_id, timeout_s)

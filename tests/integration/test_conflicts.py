@@ -10,7 +10,7 @@ from storage.requests import PutRequest
 from storage.types import MIB, ObjectName, WriteMode
 from tests.fakes.origin_faults import Fault
 from tests.fakes.running_engine import BUCKET, BytesContent, RunningEngine, running_engine
-from tests.fakes.writing import PART, delete, flushed, md5, pause, request, until, upload
+from tests.fakes.writing import PART, delete, flushed, md5, pause, request, settled, until, upload
 
 QUICK = FlushSettings(
     origin_timeout_s=0.6, retry_s_min=0.02, retry_s_max=0.1, probe_s_min=0.05, probe_s_max=0.1
@@ -57,7 +57,7 @@ async def test_puts_are_quarantined_when_another_writer_changed_made_or_deleted_
         store.put(BUCKET, "made", b"theirs")
         del store.buckets[BUCKET].objects["deleted"]
 
-        await flushed(running)
+        await settled(running)
 
         assert [at_origin(running, key) for key in ("changed", "made", "deleted")] == [
             b"theirs",
@@ -81,11 +81,11 @@ async def test_an_upload_is_quarantined_when_another_writer_came_and_wins_once_t
     async with running_engine(policy=HELD, flush=QUICK) as running:
         await upload(running, "k", parts)
         running.origin.store.put(BUCKET, "k", b"theirs")
-        await flushed(running)
+        await settled(running)
         is_quarantined = "another writer" in reasons(running)["k"]
         sent = running.origin.requests_of("UploadPart")
         await running.engine.retry_quarantined(BUCKET, "k")
-        await flushed(running)
+        await settled(running)
         still = at_origin(running)
 
         running.use(Policy())
@@ -109,7 +109,7 @@ async def test_deletes_are_sent_singly_and_quarantined_when_another_writer_came(
         for key in ("changed", "made"):
             running.origin.store.put(BUCKET, key, b"theirs")
 
-        await flushed(running)
+        await settled(running)
 
         assert sorted(running.origin.store.buckets[BUCKET].objects) == ["changed", "made"]
         assert sorted(reasons(running)) == ["changed", "made"]
@@ -176,7 +176,7 @@ async def test_an_origin_that_ignores_conditions_is_found_out_and_looked_at_befo
         for key in ("changed", "parts"):
             store.put(BUCKET, key, b"theirs")
 
-        await flushed(running)
+        await settled(running)
 
         assert [at_origin(running, key) for key in ("changed", "parts", "alone")] == [
             b"theirs",
@@ -213,7 +213,7 @@ async def test_changes_are_sent_when_it_is_not_known_whether_conditions_are_heed
             for key in ("a", "b", "c", "d", "e"):
                 await running.put(key, b"ours")
             running.origin.store.put(BUCKET, "e", b"theirs")
-            await flushed(running)
+            await settled(running)
 
             assert running.origin.requests_of("PutObject") == asked + 5
             assert [at_origin(running, key) for key in "abcde"] == [b"ours"] * 4 + [b"theirs"]
@@ -304,7 +304,7 @@ async def test_our_own_attempts_count_as_no_other_writer_after_a_crash() -> None
         ) as again:
             await again.put("after the crash", b"second")
             running.origin.faults.clear()
-            await flushed(again)
+            await settled(again)
 
             assert at_origin(again, "before the crash") == b"second"
             assert at_origin(again, "after the crash") == b"second"

@@ -29,6 +29,7 @@ from tests.fakes.writing import (
     open_upload,
     pause,
     put_part,
+    settled,
     until,
     upload,
 )
@@ -286,7 +287,7 @@ async def test_superseded_or_discarded_object_leaves_nothing_at_the_origin(how: 
             Fault(operation="CompleteMultipartUpload", times=-1, status=400, code="EntityTooLarge")
         )
         await complete(running, "k", upload_id, BODIES)
-        await flushed(running)
+        await settled(running)
 
         if how == "put":
             await running.put("k", b"new")

@@ -34,6 +34,7 @@ from tests.fakes.writing import (
     pause,
     put_part,
     request,
+    settled,
     until,
     upload,
 )
@@ -305,7 +306,7 @@ async def test_bucket_that_refuses_all_is_suspended_and_others_go_on(code: str) 
         assert code in dict(running.engine.status().suspended_buckets)[BUCKET]
         assert running.engine.status().pending_objects == 5
         assert running.origin.requests_of("PutObject") - asked <= 10
-        report = await flushed(running, BUCKET)
+        report = await settled(running, BUCKET)
         assert (report.is_reached, report.remaining) == (False, 5)
         assert {code in line.reason for line in report.blocked} == {True}
 
@@ -323,7 +324,7 @@ async def quarantine(running: RunningEngine, key: str = "k", data: bytes = b"ref
         Fault(operation="PutObject", key=f"{BUCKET}/{key}", status=400, code="InvalidStorageClass")
     )
     await running.put(key, data)
-    report = await flushed(running)
+    report = await settled(running)
     assert not report.is_reached
 
 
@@ -503,7 +504,7 @@ async def test_blocked_barrier_names_what_is_left_and_why() -> None:
         await quarantine(running, "bad")
         await running.put("good", b"x")
 
-        report = await flushed(running)
+        report = await settled(running)
 
         assert at_origin(running, "good") == b"x"
         assert (report.is_reached, report.remaining) == (False, 1)

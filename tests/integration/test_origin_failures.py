@@ -21,7 +21,7 @@ from tests.fakes.certificate import make_certificate
 from tests.fakes.origin_faults import Fault
 from tests.fakes.paused_origin import PausedOrigin
 from tests.fakes.running_engine import BUCKET, RunningEngine, ShiftedClock, running_engine
-from tests.fakes.writing import delete, flushed, head, pause, until, upload
+from tests.fakes.writing import delete, flushed, head, pause, settled, until, upload
 
 QUICK = FlushSettings(
     origin_timeout_s=0.4,
@@ -241,7 +241,7 @@ async def test_missing_bucket_waits_until_it_is_made_again() -> None:
         etag = await write_bad_keys(running)
         await write_good_key(running, OTHER)
         await until(lambda: bool(running.engine.status().suspended_buckets))
-        report = await flushed(running, BUCKET)
+        report = await settled(running, BUCKET)
 
         assert (report.is_reached, report.remaining) == (False, 3)
         assert running.engine.status().pending_objects == 3

@@ -16,7 +16,7 @@ from storage.policy import Policy
 from storage.types import ObjectName
 from tests.fakes.origin_faults import Fault
 from tests.fakes.running_engine import BUCKET, RunningEngine, running_engine
-from tests.fakes.writing import PART, delete, flushed, listed, md5, pause, until, upload
+from tests.fakes.writing import PART, delete, flushed, listed, md5, pause, settled, until, upload
 
 QUICK = FlushSettings(origin_timeout_s=0.6, retry_s_min=0.02, retry_s_max=0.1)
 
@@ -187,7 +187,7 @@ async def test_delete_that_the_origin_refuses_keeps_the_bucket() -> None:
         running.origin.store.put(BUCKET, "k", b"x")
         running.origin.faults.add(Fault(operation="DeleteObject", times=1, status=400, code="InvalidRequest"))
         await delete(running, "k")
-        await flushed(running)
+        await settled(running)
 
         with pytest.raises(QuarantinedError, match="InvalidRequest"):
             await running.engine.delete_bucket(BUCKET)

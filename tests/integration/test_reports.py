@@ -7,7 +7,7 @@ from storage.policy import Policy
 from storage.requests import PendingLine
 from tests.fakes.origin_faults import Fault
 from tests.fakes.running_engine import BUCKET, running_engine
-from tests.fakes.writing import delete, flushed, open_upload, put_part, until
+from tests.fakes.writing import delete, flushed, open_upload, put_part, settled, until
 
 QUICK = FlushSettings(
     origin_timeout_s=0.6, retry_s_min=0.02, retry_s_max=0.1, probe_s_min=0.05, probe_s_max=0.1
@@ -119,7 +119,7 @@ async def test_status_names_quarantined_changes_and_suspended_buckets() -> None:
         )
         await running.put("bad", b"x")
         await running.put("k", b"x", bucket="denied")
-        await flushed(running)
+        await settled(running)
 
         status = running.engine.status()
 
