@@ -31,6 +31,8 @@ from storage.requests import (
     PublishReport,
     PutRequest,
     PutResult,
+    RelayReply,
+    RelayRequest,
     StatusReport,
     UploadRequest,
     UploadsPage,
@@ -53,7 +55,8 @@ class S3Response(msgspec.Struct, frozen=True, gc=False):
         headers: Without those that every answer has (date, server, request id) and without Content-Length.
         body: All bytes, or where they come from; None for no body, as an answer to HEAD.
         length: Bytes of the body, or of the body that a GET would have had.
-        has_length: Whether Content-Length is sent; 204 and 304 have none.
+        has_length: Whether Content-Length is sent; 204 and 304 have none, nor has a `Body` of which nobody knows how long it is.
+        is_chunked: A body without a length goes in chunks (RFC 9112 section 7.1), else until the connection ends.
     """
 
     status: int
@@ -61,6 +64,7 @@ class S3Response(msgspec.Struct, frozen=True, gc=False):
     body: bytes | Body | None = None
     length: int = 0
     has_length: bool = True
+    is_chunked: bool = False
 
 
 def xml_response(document: bytes, headers: HeaderPairs = (), *, status: int = 200) -> S3Response:
@@ -168,6 +172,10 @@ class ObjectStore(Protocol):
 
     async def bucket_facts(self, bucket: str) -> BucketFacts:
         """Say what is known of a bucket."""
+        ...
+
+    async def relay(self, request: RelayRequest, content: Content | None = None) -> RelayReply:
+        """Have the origin carry out what it alone can; a write comes with a content."""
         ...
 
     async def create_upload(self, request: UploadRequest) -> tuple[str, HeaderPairs]:

@@ -206,7 +206,10 @@ class Sender:
         if body is None or isinstance(body, bytes):
             await self._write(head, body or b"")
             return
-        await self._send_body(head, body, response.length)
+        if response.has_length:
+            await self._send_body(head, body, response.length)
+        else:
+            await self._send_unmeasured(head, body, is_chunked=response.is_chunked)
 
     async def _send_body(self, head: bytes, body: Body, length: int) -> None:
         while self.sent_bytes < length:
@@ -221,6 +224,22 @@ class Sender:
             else:
                 await self._send_span(head, piece)
             head = b""
+        if head:
+            await self._write(head, b"")
+
+    async def _send_unmeasured(self, head: bytes, body: Body, *, is_chunked: bool) -> None:
+        """Send a body to its end, wherever that is; one that breaks off never ends as a whole one does."""
+        while (piece := await body.next_piece()) is not None:
+            data = (
+                piece
+                if isinstance(piece, bytes)
+                else await self._read(piece.file, piece.offset, piece.length)
+            )
+            if data:
+                await self._write(head + b"%x\r\n" % len(data) if is_chunked else head, data)
+                head = b"\r\n" if is_chunked else b""
+        if is_chunked:
+            head += b"0\r\n\r\n"
         if head:
             await self._write(head, b"")
 
@@ -336,7 +355,7 @@ def head_bytes(response: S3Response, *, date: str, request_id: str, host_id: str
             line break would add headers, or a whole answer, of the client's making.
     """
     lines = [
-        _STATUS_LINES[response.status],
+        _STATUS_LINES.get(response.status) or f"HTTP/1.1 {response.status} Unknown\r\n",
         f"server: {SERVER_NAME}\r\ndate: {date}\r\nx-amz-request-id: {request_id}\r\nx-amz-id-2: {host_id}\r\n",
         "" if keep_alive else "connection: close\r\n",
     ]

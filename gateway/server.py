@@ -386,7 +386,12 @@ class S3Server:
     async def _send(self, exchange: _Exchange, response: S3Response) -> None:
         body = None if response.body is None or isinstance(response.body, bytes) else response.body
         try:
-            await self._write(exchange, response)
+            if body is None or exchange.raw.method in _READING:
+                await self._write(exchange, response)
+            else:
+                # What it did is done, so its body too ends with its client's connection.
+                with exchange.wire.watched(_current_task().cancel):
+                    await self._write(exchange, response)
         finally:
             if body is not None:
                 await body.close()
@@ -404,6 +409,11 @@ class S3Server:
             exchange.body = self._body(
                 exchange.raw, read_headers(exchange.raw.headers.items()), exchange.wire
             )
+        if not response.has_length and response.body is not None:
+            is_chunked = exchange.raw.version >= (1, 1)
+            framing = (("transfer-encoding", "chunked"),) if is_chunked else ()
+            response = replace(response, headers=(*response.headers, *framing), is_chunked=is_chunked)
+            exchange.will_close = exchange.will_close or not is_chunked
         unread = None if exchange.body.is_read else exchange.body
         if self._is_stopping or (unread is not None and not _is_skippable(unread)):
             exchange.will_close = True

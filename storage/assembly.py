@@ -46,6 +46,7 @@ from storage.publisher import Publisher, PublisherParts
 from storage.reader import Reader, ReaderParts
 from storage.reclaim import Reclaim, ReclaimParts
 from storage.recovery import IndexHome, Recovered
+from storage.relay import Relay, RelayParts
 from storage.rows import read_extents
 from storage.scrubber import Scrubber, ScrubParts
 from storage.segments import SegmentStore
@@ -162,6 +163,7 @@ class Components:
     uploads: Uploads
     lister: Lister
     passing: Passing
+    relay: Relay
     compaction: Compaction
     pointers: Pointers
     published_lister: PublishedLister
@@ -215,6 +217,7 @@ def assemble(
             clock=parts.clock,
             epoch=recovered.epoch,
             trusted_epoch=recovered.trusted_epoch,
+            doubted_at_s=facts.doubted_at_s,
         )
     )
     probe = ConditionProbe(parts.origin, parts.policies, parts.rng)
@@ -353,6 +356,7 @@ def assemble(
                 epoch=recovered.epoch,
                 trusted_epoch=recovered.trusted_epoch,
                 has_failed=lambda: bool(state.failure),
+                doubted_at_s=facts.doubted_at_s,
             )
         ),
         writer=Writer(
@@ -398,6 +402,17 @@ def assemble(
         ),
         lister=lister,
         passing=passing,
+        relay=Relay(
+            RelayParts(
+                origin=parts.origin,
+                through=through,
+                flusher=flusher,
+                facts=facts,
+                generations=generations,
+                held=held,
+                wall_s=parts.clock.wall_s,
+            )
+        ),
         pointers=pointers,
         published_lister=PublishedLister(lister, pointers),
         publisher=Publisher(

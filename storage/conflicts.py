@@ -42,6 +42,7 @@ class ConflictsParts:
     clock: Clock
     epoch: int
     trusted_epoch: int
+    doubted_at_s: Callable[[str], float]
 
 
 @dataclass(slots=True)
@@ -113,7 +114,13 @@ class Conflicts:
         if record is None or record.origin is None or record.validated.epoch < self._parts.trusted_epoch:
             return None
         freshness = self._parts.policies().find(name).freshness
-        verdict = judge(record, freshness, self._parts.clock.wall_s(), self._parts.trusted_epoch)
+        verdict = judge(
+            record,
+            freshness,
+            self._parts.clock.wall_s(),
+            self._parts.trusted_epoch,
+            self._parts.doubted_at_s(name.bucket),
+        )
         return record.origin.etag if verdict is Verdict.FRESH else None
 
     async def _asked(self, name: ObjectName) -> str:

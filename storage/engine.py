@@ -52,6 +52,8 @@ from storage.requests import (
     PublishReport,
     PutRequest,
     PutResult,
+    RelayReply,
+    RelayRequest,
     StatusReport,
     UploadRequest,
     UploadsPage,
@@ -410,6 +412,19 @@ class Engine:
     async def bucket_facts(self, bucket: str) -> BucketFacts:
         """Say what is known of a bucket, asking the origin where nothing is."""
         return await self._check_open().facts.facts(bucket)
+
+    # --- all else ----------------------------------------------------------------------------------------------------
+
+    async def relay(self, request: RelayRequest, content: Content | None = None) -> RelayReply:
+        """Have the origin carry out what it alone can, and give its answer, to be closed; see `Relay`.
+
+        A read has its document in the request; anything else comes with a `content`, which may be empty.
+        """
+        if content is None:
+            assert request.effect.is_read, f"{request.operation} writes, and has no body"
+            return await self._reading(lambda components: components.relay.read(request), needs_index=True)
+        async with self._writing(request.name if request.name.key else None) as components:
+            return await components.relay.write(request, content)
 
     # --- uploads -----------------------------------------------------------------------------------------------------
 

@@ -72,7 +72,7 @@ class FactsTable:
         while (closed := self._closed.get(bucket)) is not None:
             await closed.wait()
         known = self._state.facts.get(bucket)
-        if known is None or bucket in self._dropped:
+        if known is None or not known.asked_at_s or bucket in self._dropped:
             known = await self._ask(bucket)
         elif self._clock.wall_s() - known.asked_at_s > REFRESH_S:
             self._refresh(bucket)
@@ -94,6 +94,23 @@ class FactsTable:
         self._drops[bucket] += 1
         self._dropped.add(bucket)
 
+    async def doubt(self, bucket: str, until_s: float) -> None:
+        """Have every clean version of the bucket that was validated up to a wall time validated again before its use.
+
+        Durable on return. Between `drop` and the next question the bucket's other facts stay unknown.
+
+        Raises:
+            StorageError: The disk refused.
+        """
+        known = self._state.facts.get(bucket) or BucketFacts(FORMAT, bucket, exists=True, asked_at_s=0.0)
+        doubted = msgspec.structs.replace(known, doubted_at_s=max(until_s, known.doubted_at_s))
+        await self._commit.commit(FactsLearnt(FORMAT, doubted))
+
+    def doubted_at_s(self, bucket: str) -> float:
+        """Give the wall time up to which what was validated in a bucket is doubted; 0 where nothing is."""
+        known = self._state.facts.get(bucket)
+        return 0.0 if known is None else known.doubted_at_s
+
     @asynccontextmanager
     async def closed(self, bucket: str) -> AsyncIterator["Closing"]:
         """Keep writes out of a bucket while the block deletes it; all that was committed before is known in the block.
@@ -111,6 +128,8 @@ class FactsTable:
             self.drop(bucket)
             # In the order of commits: what was on its way is applied on return. And a restart asks anew.
             unknown = BucketFacts(FORMAT, bucket, exists=False, asked_at_s=0.0)
+            if known is not None and known.doubted_at_s:
+                unknown = msgspec.structs.replace(known, asked_at_s=0.0)
             await self._commit.commit(FactsLearnt(FORMAT, unknown))
             yield closing
         finally:
@@ -149,8 +168,9 @@ class FactsTable:
         if self._drops[bucket] != drops:
             return facts
         known = self._state.facts.get(bucket)
-        if known is not None and not known.etag_is_md5 and facts.exists:
-            facts = msgspec.structs.replace(facts, etag_is_md5=False)
+        if known is not None and facts.exists:
+            is_md5 = facts.etag_is_md5 and known.etag_is_md5
+            facts = msgspec.structs.replace(facts, etag_is_md5=is_md5, doubted_at_s=known.doubted_at_s)
         if facts.exists or known is not None:
             try:
                 await self._commit.commit(FactsLearnt(FORMAT, facts))

@@ -21,7 +21,9 @@ class Verdict(Enum):
     VALIDATE = auto()
 
 
-def judge(record: ObjectRecord, freshness: Freshness, now_s: float, trusted_epoch: int) -> Verdict:
+def judge(
+    record: ObjectRecord, freshness: Freshness, now_s: float, trusted_epoch: int, doubted_at_s: float = 0.0
+) -> Verdict:
     """Say whether a version may be served at once or has to be validated with the origin.
 
     What the gateway acknowledged and the origin does not hold (dirty, quarantined) is the truth and always fresh.
@@ -32,21 +34,39 @@ def judge(record: ObjectRecord, freshness: Freshness, now_s: float, trusted_epoc
         now_s: Wall time.
         trusted_epoch: Clean versions last validated in an earlier process epoch are validated before their first use:
             the stop between was unclean, and what was written through just before it may be unknown here.
+        doubted_at_s: So is what was validated up to this wall time, immutable or not: something may have changed any object of
+            the bucket. 0 where nothing has.
     """
-    if record.state is not ObjectState.CLEAN or freshness.mode is FreshnessMode.IMMUTABLE:
+    if record.state is not ObjectState.CLEAN:
+        return Verdict.FRESH
+    if is_doubted(record, doubted_at_s):
+        return Verdict.VALIDATE
+    if freshness.mode is FreshnessMode.IMMUTABLE:
         return Verdict.FRESH
     if freshness.mode is FreshnessMode.ALWAYS or record.validated.epoch < trusted_epoch:
         return Verdict.VALIDATE
     return Verdict.FRESH if 0 <= now_s - record.validated.wall_s < freshness.ttl_s else Verdict.VALIDATE
 
 
-def may_serve_stale(record: ObjectRecord, freshness: Freshness, now_s: float, trusted_epoch: int) -> bool:
+def is_doubted(record: ObjectRecord, doubted_at_s: float) -> bool:
+    """Whether a clean version was validated no later than a wall time up to which nothing is trusted."""
+    return 0.0 < doubted_at_s >= record.validated.wall_s
+
+
+def may_serve_stale(
+    record: ObjectRecord, freshness: Freshness, now_s: float, trusted_epoch: int, doubted_at_s: float = 0.0
+) -> bool:
     """Say whether a version may be served while the origin does not answer (RFC 5861 section 4, stale-if-error).
 
     At most `stale_s` past the ttl; never with ALWAYS; without limit with IMMUTABLE. A version of an untrusted epoch
-    covers for nothing: it may lie before a write of this gateway's own, which every reader has to see.
+    covers for nothing: it may lie before a write of this gateway's own, which every reader has to see. Nor does one that is
+    doubted.
     """
-    if record.state is not ObjectState.CLEAN or freshness.mode is FreshnessMode.IMMUTABLE:
+    if record.state is not ObjectState.CLEAN:
+        return True
+    if is_doubted(record, doubted_at_s):
+        return False
+    if freshness.mode is FreshnessMode.IMMUTABLE:
         return True
     if freshness.mode is FreshnessMode.ALWAYS or record.validated.epoch < trusted_epoch:
         return False

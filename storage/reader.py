@@ -81,6 +81,7 @@ class ReaderParts:
     epoch: int
     trusted_epoch: int
     has_failed: Callable[[], bool]
+    doubted_at_s: Callable[[str], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +157,10 @@ class Reader:
         freshness = self._freshness(name)
         now_s = self._parts.clock.wall_s()
         trusted_epoch = NO_EPOCH_TRUSTED if self._parts.has_failed() else self._parts.trusted_epoch
-        if judge(record, freshness, now_s, trusted_epoch) is Verdict.FRESH:
+        doubted_at_s = self._parts.doubted_at_s(name.bucket)
+        if judge(record, freshness, now_s, trusted_epoch, doubted_at_s) is Verdict.FRESH:
             return self._held(name, record, part, CacheResult.HIT)
-        is_covered = may_serve_stale(record, freshness, now_s, trusted_epoch)
+        is_covered = may_serve_stale(record, freshness, now_s, trusted_epoch, doubted_at_s)
         try:
             told = await self._validations.run(
                 name,

@@ -249,7 +249,13 @@ class ResidentRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BucketFacts(msgspec.Struct, frozen=True, array_like=True):
-    """What the origin says of a bucket; decides whether a write may be acknowledged from the disk."""
+    """What the origin says of a bucket; decides whether a write may be acknowledged from the disk.
+
+    Attributes:
+        asked_at_s: Wall time of the question; 0 where nothing is known but `doubted_at_s`.
+        doubted_at_s: What was validated up to this wall time is validated again before its use: something passed through may
+            have changed any object of the bucket. 0 where nothing has.
+    """
 
     format: int
     bucket: str
@@ -261,6 +267,7 @@ class BucketFacts(msgspec.Struct, frozen=True, array_like=True):
     has_object_lock: bool = False
     etag_is_md5: bool = True
     created_at_s: float = 0.0
+    doubted_at_s: float = 0.0
 
 
 # --- Journal mutations -------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from storage.effects import Effect
 from storage.filesystem import File
 from storage.records import ObjectRecord, PartRecord, UploadRecord
 from storage.types import ByteRange, CacheResult, Checksum, ObjectName, WriteMode
@@ -186,6 +187,41 @@ class OriginReply(msgspec.Struct, frozen=True):
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
+
+
+class RelayRequest(msgspec.Struct, frozen=True):
+    """One operation that the origin carries out, without a body that writes.
+
+    Attributes:
+        operation: S3's name of it; a metrics label.
+        name: What it is about; key "" for a bucket, both "" for the service.
+        query: Decoded pairs, in order, without a signature.
+        headers: The client's; those of its connection and signature may be among them.
+        body: The document of a read, small and whole; b"" for a write, whose body is a `Content`.
+    """
+
+    operation: str
+    method: str
+    name: ObjectName
+    effect: Effect
+    query: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+    credential_id: str = ""
+
+
+class RelayReply(msgspec.Struct, frozen=True):
+    """The origin's answer to such an operation, whatever its status, open: `body` must be closed.
+
+    Attributes:
+        headers: As received.
+        length: Bytes of the body, or of the body that a GET would have had; None where the origin did not say.
+    """
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    length: int | None
+    body: Body
 
 
 class PendingLine(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from gateway.context import HeaderPairs, OperationContext
 from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
 from gateway.s3.passage import with_hoisted
 from gateway.s3.request import S3Request
+from storage.origin.relayed import answered_headers
 from storage.types import KIB, ObjectName, WriteMode
 
 DURABILITY: Final = "x-forebay-durability"
@@ -16,20 +17,6 @@ GENERATION: Final = "x-forebay-generation"
 WRITE_HEADERS_BYTES_MAX: Final = 8 * KIB
 
 _DURABILITIES: Final[Mapping[str, WriteMode]] = {"origin": WriteMode.THROUGH, "disk": WriteMode.BACK}
-
-_HOP_HEADERS: Final = frozenset(
-    {
-        "connection",
-        "content-length",
-        "date",
-        "keep-alive",
-        "server",
-        "transfer-encoding",
-        "x-amz-id-2",
-        "x-amz-request-id",
-    }
-)
-"""What an answer of the origin says of its own hop; ours says it of ours."""
 
 
 def object_name(request: S3Request) -> ObjectName:
@@ -130,7 +117,7 @@ def is_url_encoded(request: S3Request) -> bool:
 
 def end_to_end(headers: HeaderPairs) -> HeaderPairs:
     """Give the headers of an answer of the origin that a client may see."""
-    return tuple((name.lower(), value) for name, value in headers if name.lower() not in _HOP_HEADERS)
+    return answered_headers(headers)
 
 
 def resource_url(context: OperationContext, request: S3Request) -> str:

@@ -1,13 +1,12 @@
-"""Which function answers which operation; what is missing here answers 501 NotImplemented."""
+"""Which function answers which operation; what is missing here is relayed to the origin, or refused with the reason."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
 from gateway.context import OperationContext, Operator, S3Response
-from gateway.operations import batch, buckets, copy, listing, multipart, objects
+from gateway.operations import batch, buckets, copy, listing, multipart, objects, relay
 from gateway.operations.published import under_targets
-from gateway.s3.errors import ErrorCode, S3Error
 from gateway.s3.request import S3Request
 from gateway.s3.routes import Operation
 
@@ -40,10 +39,10 @@ async def operate(operation: Operation, context: OperationContext, request: S3Re
     """Carry out one operation.
 
     Raises:
-        S3Error: NotImplemented for an operation that the gateway does not do, and whatever the operation refuses.
+        S3Error: NotImplemented for an operation that is neither answered nor relayed, and whatever the operation refuses.
         StorageError: What storage could not do.
     """
     operator = OPERATIONS.get(operation)
     if operator is None:
-        raise S3Error(ErrorCode.NOT_IMPLEMENTED, f"{operation} is not implemented.")
+        return await relay.relay(operation, context, request)
     return await operator(context, request)

@@ -155,22 +155,23 @@ def mail_safe(text: str) -> str:
     return f"=?UTF-8?B?{base64.b64encode(text.encode('utf-8')).decode('ascii')}?="
 
 
+def without_aws_chunked(content_encoding: str) -> str:
+    """Take the token of the transfer framing off a Content-Encoding; "" where it was the only one."""
+    tokens = [token.strip() for token in content_encoding.split(",")]
+    kept = [token for token in tokens if token.lower() != "aws-chunked"]
+    return content_encoding if len(kept) == len(tokens) else ", ".join(kept)
+
+
 def _system_headers(headers: Mapping[str, str]) -> HeaderPairs:
     stored = {name: header_text(headers[name]) for name in SYSTEM_HEADERS if headers.get(name)}
     for name, value in stored.items():
         check_header(name, value)
     stored.setdefault("content-type", DEFAULT_CONTENT_TYPE)
     if "content-encoding" in stored:
-        stored["content-encoding"] = _without_aws_chunked(stored["content-encoding"])
+        stored["content-encoding"] = without_aws_chunked(stored["content-encoding"])
     if stored.get(STORAGE_CLASS) == "STANDARD":
         del stored[STORAGE_CLASS]
     return tuple((name, value) for name, value in stored.items() if value)
-
-
-def _without_aws_chunked(content_encoding: str) -> str:
-    tokens = [token.strip() for token in content_encoding.split(",")]
-    kept = [token for token in tokens if token.lower() != "aws-chunked"]
-    return content_encoding if len(kept) == len(tokens) else ", ".join(kept)
 
 
 def _user_metadata(headers: Mapping[str, str]) -> HeaderPairs:

@@ -8,7 +8,15 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gateway.s3.checksums import CHECKSUM_HEADERS
-from gateway.s3.metadata import STORAGE_CLASS, SYSTEM_HEADERS, USER_METADATA_PREFIX, check_header
+from gateway.s3.metadata import (
+    STORAGE_CLASS,
+    SYSTEM_HEADERS,
+    USER_METADATA_PREFIX,
+    check_header,
+    without_aws_chunked,
+)
+
+HeaderPairs = tuple[tuple[str, str], ...]
 
 CONDITIONAL_HEADERS: Final = frozenset(
     {"if-match", "if-none-match", "if-modified-since", "if-unmodified-since"}
@@ -55,6 +63,8 @@ _LOCAL_STORAGE_CLASSES: Final = frozenset(
     {"STANDARD", "REDUCED_REDUNDANCY", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR"}
 )
 """The classes whose objects can be read at once. The archives answer a GET with InvalidObjectState."""
+
+_SOURCE_PREFIXES: Final = ("x-amz-copy-source", "x-amz-rename-source")
 
 _REASONS: Final = (
     ("x-amz-if-match-", "conditional"),
@@ -126,6 +136,30 @@ def with_hoisted(headers: Mapping[str, str], query: Iterable[tuple[str, str]]) -
     for name, value in hoisted.items():
         check_header(name, value)
     return {**hoisted, **headers} if hoisted else headers
+
+
+def relayed_headers(headers: Mapping[str, str], query: Iterable[tuple[str, str]]) -> HeaderPairs:
+    """Give the headers of a request that the origin is to answer, with those that the signer of a URL moved into its query.
+
+    The token of the framing, which is taken off here, is no part of Content-Encoding. A source that a request names has no
+    meaning for any operation that is relayed, and must not get one at an origin that reads requests otherwise.
+
+    Raises:
+        S3Error: As `with_hoisted`.
+    """
+    given = {
+        name: value
+        for name, value in with_hoisted(headers, query).items()
+        if not name.startswith(_SOURCE_PREFIXES)
+    }
+    if "content-encoding" in given:
+        given["content-encoding"] = without_aws_chunked(given["content-encoding"])
+    return tuple((name, value) for name, value in given.items() if value or name != "content-encoding")
+
+
+def relayed_query(query: Iterable[tuple[str, str]]) -> HeaderPairs:
+    """Give the decoded parameters of a request that the origin is to answer: all but the signature's and hoisted headers."""
+    return tuple((name, value) for name, value in query if not name.lower().startswith("x-amz-"))
 
 
 def _is_hoisted(name: str) -> bool:

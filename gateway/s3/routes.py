@@ -6,8 +6,9 @@ Nothing falls through to a plain GET, PUT or DELETE of the object.
 
 A query name is one of three things. A *sub-resource* chooses the row; the set of those sent must be exactly the row's.
 A *parameter* belongs to some operation or to signing, and chooses nothing. Anything else is *unknown*: S3 ignores most of
-those, but a later S3 may give one a meaning, so we refuse it where it could matter: without a value, as sub-resources are
-written, or on any request that writes.
+those, but a later S3 may give one a meaning, so where it could matter (without a value, as sub-resources are written, or on
+any request that writes) the request asks for an operation that only the origin knows, `Operation.UNKNOWN`, and never for the
+plain one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ PART_NUMBER_MAX: Final = 10_000
 
 
 class Operation(StrEnum):
-    """Every operation of S3, under AWS's name, and OptionsObject and PostObject, which browsers send."""
+    """Every operation of S3, under AWS's name; OptionsObject and PostObject, which browsers send; and what is none of these."""
 
     ABORT_MULTIPART_UPLOAD = "AbortMultipartUpload"
     COMPLETE_MULTIPART_UPLOAD = "CompleteMultipartUpload"
@@ -132,6 +133,7 @@ class Operation(StrEnum):
     RENAME_OBJECT = "RenameObject"
     RESTORE_OBJECT = "RestoreObject"
     SELECT_OBJECT_CONTENT = "SelectObjectContent"
+    UNKNOWN = "Unknown"
     UPDATE_BUCKET_METADATA_ANNOTATION_TABLE_CONFIGURATION = "UpdateBucketMetadataAnnotationTableConfiguration"
     UPDATE_BUCKET_METADATA_INVENTORY_TABLE_CONFIGURATION = "UpdateBucketMetadataInventoryTableConfiguration"
     UPDATE_BUCKET_METADATA_JOURNAL_TABLE_CONFIGURATION = "UpdateBucketMetadataJournalTableConfiguration"
@@ -361,6 +363,8 @@ _PARAMETER_PREFIXES: Final = ("x-", "X-Amz-", "response-")
 _ONCE: Final = SUBRESOURCES | {"versionId", "list-type"}
 _NONE: Final[frozenset[str]] = frozenset()
 _READING: Final = frozenset({"GET", "HEAD"})
+_CARRYING: Final = frozenset({*_READING, "DELETE", "PATCH", "POST", "PUT"})
+"""The methods under which an operation that is not known here may exist."""
 _WITHOUT_VERSION: Final = frozenset(
     {
         Operation.ABORT_MULTIPART_UPLOAD,
@@ -395,14 +399,16 @@ def route(request: S3Request) -> Operation:
 
     Raises:
         S3Error: MethodNotAllowed: no operation has this method there; InvalidArgument: sub-resources that do not go
-            together, a parameter sent twice, a bad part number; NotImplemented: a query name that may be an operation.
+            together, a parameter sent twice, a bad part number.
     """
     if request.bucket == ADMIN_BUCKET:
         raise S3Error(ErrorCode.INVALID_BUCKET_NAME, extra={"BucketName": request.bucket})
     if request.method == "OPTIONS":
         return Operation.OPTIONS_OBJECT
-    level = Level.OBJECT if request.key else Level.BUCKET if request.bucket else Level.SERVICE
-    chosen = _chosen(request) if request.query.pairs else _NONE
+    level = level_of(request)
+    chosen: frozenset[str] | None = _chosen(request) if request.query.pairs else _NONE
+    if chosen is None:
+        return Operation.UNKNOWN
     for row in _TABLE.get((request.method, level, chosen), ()):
         if (not row.qualifier or row.qualifier in request.query) and (
             not row.header or row.header in request.headers
@@ -411,6 +417,11 @@ def route(request: S3Request) -> Operation:
                 _check_parameters(row.operation, request)
             return row.operation
     raise _refusal(request.method, level, chosen)
+
+
+def level_of(request: S3Request) -> Level:
+    """Say what a request's path names."""
+    return Level.OBJECT if request.key else Level.BUCKET if request.bucket else Level.SERVICE
 
 
 def part_number(request: S3Request) -> int | None:
@@ -429,10 +440,11 @@ def part_number(request: S3Request) -> int | None:
     )
 
 
-def _chosen(request: S3Request) -> frozenset[str]:
-    """Give the sub-resources of a query; refuse unknown names that may be one, and what is sent twice."""
+def _chosen(request: S3Request) -> frozenset[str] | None:
+    """Give the sub-resources of a query, None where an unknown name may be one; refuse what is sent twice."""
     is_reading = request.method in _READING
     once: set[str] = set()
+    is_unknown = False
     for name, value in request.query.pairs:
         if name in _ONCE:
             if name in once:
@@ -441,11 +453,9 @@ def _chosen(request: S3Request) -> frozenset[str]:
         elif (
             name not in PARAMETERS and not name.startswith(_PARAMETER_PREFIXES) and not (is_reading and value)
         ):
-            raise S3Error(
-                ErrorCode.NOT_IMPLEMENTED,
-                f"The query parameter {name} is not implemented.",
-                extra={"Header": name},
-            )
+            is_unknown = True
+    if is_unknown and request.method in _CARRYING:
+        return None
     # A read of one part is a read; in any other method the number alone must choose nothing by being overlooked.
     return SUBRESOURCES & (once - {"partNumber"} if is_reading else once)
 

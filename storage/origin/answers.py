@@ -14,6 +14,7 @@ from storage.origin.wire import (
     OriginObject,
     bad_answer,
     kept_text,
+    number,
     parse_checksums,
     unquote_etag,
 )
@@ -84,11 +85,16 @@ class OriginAnswer:
 
 
 class RawAnswer:
-    """An answer for passing on, whatever its status."""
+    """An answer for passing on, whatever its status.
 
-    def __init__(self, answer: Answer | ErrorAnswer) -> None:
+    Attributes:
+        is_unknown: A write whose attempt, this one or one before, may take effect yet, or have taken it.
+    """
+
+    def __init__(self, answer: Answer | ErrorAnswer, *, is_unknown: bool = False) -> None:
         self._answer = answer
         self.status = answer.status
+        self.is_unknown = is_unknown
 
     @property
     def headers(self) -> Headers:
@@ -96,6 +102,13 @@ class RawAnswer:
         if isinstance(self._answer, ErrorAnswer):
             return self._answer.headers
         return tuple((name.lower(), value) for name, value in self._answer.headers.items())
+
+    @property
+    def length(self) -> int | None:
+        """Bytes of the body, or of the body that a GET would have had; None where the origin does not say."""
+        if isinstance(self._answer, ErrorAnswer):
+            return len(self._answer.body)
+        return number(self._answer.headers.get("content-length", ""))
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Stream the body; errors as for `OriginAnswer.chunks`."""

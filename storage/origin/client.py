@@ -50,6 +50,8 @@ from storage.origin.documents import (
 )
 from storage.origin.endpoint import OriginSettings, Regions
 from storage.origin.multipart import MultipartClient
+from storage.origin.relayed import passed_headers
+from storage.origin.retry import CREDENTIAL_CODES
 from storage.origin.wire import (
     OriginObject,
     OutgoingBody,
@@ -57,7 +59,6 @@ from storage.origin.wire import (
     condition_headers,
     copy_source,
     digest_headers,
-    passed_headers,
     range_header,
 )
 from storage.types import ByteRange, ObjectName, Priority, RangeSpec
@@ -326,27 +327,36 @@ class OriginClient(MultipartClient):
     # --- Anything else -----------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def request(
+    async def request(  # noqa: PLR0913 - all that a request has
         self,
         method: str,
         name: ObjectName,
         *,
+        operation: str = "PassThrough",
         query: Headers = (),
         headers: Headers = (),
         body: bytes | OutgoingBody = b"",
+        is_read: bool | None = None,
+        is_repeatable: bool = False,
     ) -> AsyncIterator[RawAnswer]:
         """Pass an operation through, signed anew, and give the answer as it came, an error answer too.
 
         `name.key` "" addresses the bucket, both "" the service. Headers of the connection and of the client's signature are
-        left out. GET and HEAD are retried as reads are; anything else is sent once.
+        left out. A read, which GET and HEAD are unless told otherwise, is retried as reads are, where its body is at hand;
+        anything else is sent once, but for what `is_repeatable` on a pooled connection that turned out dead.
+
+        What concerns the gateway and not the client is an error and no answer: a refusal of the gateway's own key or clock,
+        and a redirect, which would send the client past the gateway.
 
         Raises:
             OriginUnavailableError: There was no answer; `outcome_unknown` for a write.
+            OriginError: Such a refusal or redirect, that no correction helped against.
             OverloadedError: As for all calls.
         """
-        is_read = method in ("GET", "HEAD")
+        has_body_at_hand = not isinstance(body, OutgoingBody) or body.is_repeatable
+        is_read = (method in ("GET", "HEAD") if is_read is None else is_read) and has_body_at_hand
         call = Call(
-            "PassThrough",
+            operation,
             method,
             name.bucket,
             name.key,
@@ -354,7 +364,7 @@ class OriginClient(MultipartClient):
             headers=passed_headers(headers),
             body=body,
             is_read=is_read,
-            is_idempotent=is_read,
+            is_idempotent=is_read or is_repeatable,
             bytes_hint=body.size if isinstance(body, OutgoingBody) else len(body),
         )
 
@@ -362,14 +372,18 @@ class OriginClient(MultipartClient):
             return answer
 
         history = History()
+        answer: Answer | ErrorAnswer
         try:
-            answer: Answer | ErrorAnswer = await self._caller.run(call, as_it_is, history)
-        except StorageError:
-            if history.answer is None:
+            answer = opened = await self._caller.run(call, as_it_is, history)
+            is_unknown = opened.is_earlier_unknown
+        except StorageError as error:
+            if history.answer is None or _is_about_us(error):
                 raise
             answer = history.answer
+            # A failure after an attempt without an answer has that one's; `run` raises it in place of the answer.
+            is_unknown = isinstance(error, OriginError) and error.outcome_unknown
         try:
-            yield RawAnswer(answer)
+            yield RawAnswer(answer, is_unknown=is_unknown)
         finally:
             if isinstance(answer, Answer):
                 answer.close()
@@ -426,3 +440,11 @@ def _knows_no_batch(error: StorageError, history: History) -> bool:
     if isinstance(error, OriginError):
         return error.status in (404, 405, 501) or error.code in ("MethodNotAllowed", "NotImplemented")
     return isinstance(error, NoSuchKeyError) or not history.has_document
+
+
+def _is_about_us(error: StorageError) -> bool:
+    """Whether an error answer concerns who and where the gateway is, so that its client could do nothing about it."""
+    if not isinstance(error, OriginError):
+        return False
+    is_redirect = 300 <= error.status < 400
+    return is_redirect or error.code in CREDENTIAL_CODES | {"SignatureDoesNotMatch", "RequestTimeTooSkewed"}

@@ -33,41 +33,16 @@ STORED_HEADERS: Final = (
 )
 """What belongs to an object: sent with a PUT, given back by GET and HEAD (AWS API_PutObject, API_GetObject)."""
 
-ANSWER_ONLY_HEADERS: Final = ("x-amz-expiration", "x-amz-restore", "x-amz-replication-status")
+ANSWER_ONLY_HEADERS: Final = (
+    "x-amz-expiration",
+    "x-amz-restore",
+    "x-amz-replication-status",
+    "x-amz-tagging-count",
+)
 """What the origin adds to an answer; kept for clients, never sent with a PUT."""
 
 META_PREFIX: Final = "x-amz-meta-"
 CHECKSUM_PREFIX: Final = "x-amz-checksum-"
-
-HOP_HEADERS: Final = frozenset(
-    {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-"""RFC 9110 section 7.6.1: of one connection only."""
-
-_NOT_PASSED: Final = HOP_HEADERS | {
-    "host",
-    "authorization",
-    "content-length",
-    "expect",
-    "accept-encoding",
-    "user-agent",
-    "x-amz-date",
-    "date",
-    "x-amz-content-sha256",
-    "x-amz-security-token",
-    "x-amz-decoded-content-length",
-    "x-amz-trailer",
-}
 
 _MONTHS: Final = {
     name: number
@@ -209,15 +184,6 @@ def range_header(wanted: ByteRange | RangeSpec) -> str:
 def quote_etag(etag: str) -> str:
     """Write an ETag as HTTP does; `*` stands for itself."""
     return etag if etag == "*" else f'"{etag}"'
-
-
-def passed_headers(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Give what of a client's headers goes on to the origin: all but what is of the connection or of the signature."""
-    return tuple(
-        (name.lower(), value)
-        for name, value in headers
-        if name.lower() not in _NOT_PASSED and not name.lower().startswith(("x-forebay-", "x-forwarded-"))
-    )
 
 
 # --- Answers -----------------------------------------------------------------------------------------------------------

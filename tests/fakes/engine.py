@@ -3,7 +3,8 @@
 Obvious rather than fast. A test arranges with `make_bucket` and `put`, and makes it misbehave:
 
 - `fail`: the next call of that name raises.
-- `script`: the next read gives these pieces; an exception among them is raised in its place.
+- `script`: the next read gives these pieces; an exception among them is raised in its place. So does the next relayed answer.
+- `replies`: status, headers and length of the next relayed answers; 200 and none where there is none.
 - `files`: bodies are given as spans of a real file instead of bytes.
 - `results`: how the next reads say that they were answered.
 - `views`: how names under published targets are read; `generation`: of what all listings are.
@@ -60,6 +61,8 @@ from storage.requests import (
     PublishReport,
     PutRequest,
     PutResult,
+    RelayReply,
+    RelayRequest,
     StatusReport,
     UploadRequest,
     UploadsPage,
@@ -171,6 +174,8 @@ class FakeStore:
         self.views: dict[ObjectName, View] = {}
         self.generation: int | None = None
         self.queries: list[ListQuery] = []
+        self.relayed: list[tuple[RelayRequest, bytes]] = []
+        self.replies: list[tuple[int, HeaderPairs, int | None]] = []
         self.publish: PublishReport | None = None
         self.publish_end: dict[str, object] = {
             "phase": "done",
@@ -312,6 +317,19 @@ class FakeStore:
         await self._called("bucket_facts")
         self._bucket(bucket)
         return BucketFacts(FORMAT, bucket, exists=True, asked_at_s=self.now_s, region="eu-west-1")
+
+    # --- all else ------------------------------------------------------------------------------------------------------
+
+    async def relay(self, request: RelayRequest, content: Content | None = None) -> RelayReply:
+        await self._called("relay")
+        self._bucket(request.name.bucket)
+        self.relayed.append((request, request.body if content is None else await _taken(content)))
+        pieces = self.script.pop(0) if self.script else []
+        size = sum(len(piece) for piece in pieces if isinstance(piece, bytes))
+        status, headers, length = self.replies.pop(0) if self.replies else (200, (), size)
+        body = FakeBody(pieces, CacheResult.BYPASS, self.gates.get("next_piece"))
+        self.bodies.append(body)
+        return RelayReply(status, headers, length, body)
 
     # --- uploads -------------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from tests.fakes.origin_faults import Fault, Faults, Throttle
 from tests.fakes.origin_store import OriginStore, Received, Reply, error_reply, operation_of
 
 LOG_MAX = 100_000
+LOGGED_BODY_BYTES_MAX = 1024
 SKEW_S_MAX = 900.0
 _SCOPE = re.compile(
     r"Credential=([^/]+)/(\d{8})/([^/]+)/s3/aws4_request, ?SignedHeaders=([^,]+), ?Signature=(\w+)"
@@ -54,6 +55,9 @@ class Logged:
     range: str
     headers: dict[str, str]
     query: dict[str, str]
+    method: str = ""
+    target: str = ""
+    body: bytes = b""
 
 
 class Settings(msgspec.Struct):
@@ -177,6 +181,9 @@ class FakeOrigin:
                     received.headers.get("range", ""),
                     kept,
                     received.query,
+                    request.method,
+                    request.raw_path,
+                    received.body[:LOGGED_BODY_BYTES_MAX],
                 )
             )
 
@@ -224,7 +231,9 @@ class FakeOrigin:
         headers |= {"etag": f'"{fault.etag}"'} if fault.etag else {}
         headers |= {"content-range": fault.content_range} if fault.content_range else {}
         response = web.StreamResponse(status=reply.status, headers=headers)
-        if reply.status not in (204, 304):
+        if reply.is_streamed:
+            response.enable_chunked_encoding()
+        elif reply.status not in (204, 304):
             response.content_length = length if fault.content_length < 0 else fault.content_length
         await response.prepare(request)
         body = reply.body if fault.cut_body_at < 0 else reply.body[: fault.cut_body_at]

@@ -62,6 +62,8 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     length: int | None = None
     """Content-Length where it is not the body's, as for HEAD."""
+    is_streamed: bool = False
+    """No Content-Length is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +147,32 @@ def xml(body: str) -> bytes:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{body}'.encode()
 
 
+DOCUMENTS = (
+    "accelerate",
+    "acl",
+    "attributes",
+    "cors",
+    "legal-hold",
+    "lifecycle",
+    "newfeature",
+    "policy",
+    "restore",
+    "retention",
+    "select",
+    "torrent",
+    "versions",
+    "website",
+)
+"""Sub-resources that are kept as the documents that clients write; an object's, except for a POST, needs the object."""
+
+
 def operation_of(request: Received) -> str:
-    """Name the S3 operation of a request; "Unknown" where the fake has none."""
+    """Name the S3 operation of a request, a document's as `PUT acl`; "Unknown" where the fake has none."""
+    document = next((name for name in DOCUMENTS if name in request.query), "")
+    return f"{request.method} {document}" if document else _plain_operation(request)
+
+
+def _plain_operation(request: Received) -> str:
     method, query = request.method, request.query
     if not request.bucket:
         return "ListBuckets" if method == "GET" else "Unknown"
@@ -207,6 +233,7 @@ class OriginStore:
         self.unsupported: set[str] = set()
         self.denied: set[str] = set()
         self.part_bytes_min = 5 * 1024 * 1024
+        self.documents: dict[tuple[str, str, str], bytes] = {}
         self.heeds_conditions = True
 
     # --- What tests use directly -------------------------------------------------------------------------------------
@@ -244,7 +271,7 @@ class OriginStore:
         if request.bucket and operation != "CreateBucket" and request.bucket not in self.buckets:
             return error_reply(404, "NoSuchBucket") if request.method != "HEAD" else Reply(404)
         try:
-            reply = self._operations()[operation](request)
+            reply = self._operations().get(operation, self._document)(request)
         except S3Error as error:
             reply = error.reply
         if request.method == "HEAD" and reply.length is None:
@@ -341,6 +368,23 @@ class OriginStore:
         if not self.buckets[request.bucket].has_object_lock:
             raise S3Error(404, "ObjectLockConfigurationNotFoundError")
         return document("ObjectLockConfiguration", "<ObjectLockEnabled>Enabled</ObjectLockEnabled>")
+
+    def _document(self, request: Received) -> Reply:
+        name = next(name for name in DOCUMENTS if name in request.query)
+        place = (request.bucket, request.key, name)
+        if request.key and request.key not in self.buckets[request.bucket].objects:
+            raise S3Error(404, "NoSuchKey")
+        if request.method == "PUT":
+            self.documents[place] = request.body
+            return Reply()
+        if request.method == "DELETE":
+            self.documents.pop(place, None)
+            return Reply(204)
+        if place not in self.documents:
+            raise S3Error(404, f"NoSuch{name.title()}Configuration")
+        body = self.documents[place]
+        is_streamed = request.method == "POST"
+        return Reply(200, body, {"content-type": "application/xml"}, is_streamed=is_streamed)
 
     # --- Listings ----------------------------------------------------------------------------------------------------
 

@@ -119,15 +119,16 @@ async def test_access_is_denied_when_a_warm_object_is_asked_for_unsigned(
     assert gateway.store.calls == []
 
 
-async def test_not_implemented_when_an_operation_is_missing(gateway: RunningGateway) -> None:
-    """B04: a sub-resource that the gateway does not do answers 501 and leaves the object alone."""
+async def test_not_implemented_when_an_operation_is_refused(gateway: RunningGateway) -> None:
+    """B04: what is neither answered nor relayed is 501 with the reason, and leaves the object alone."""
     gateway.store.put("bucket", "key", b"bytes")
     client = gateway.client()
 
     with pytest.raises(ClientError) as raised:
-        await in_thread(client.put_object_tagging, Bucket="bucket", Key="key", Tagging={"TagSet": []})
+        await in_thread(client.rename_object, Bucket="bucket", Key="key", RenameSource="other")
 
     assert raised.value.response["Error"]["Code"] == "NotImplemented"
+    assert "two objects" in raised.value.response["Error"]["Message"]
     assert gateway.store.data("bucket", "key") == b"bytes"
 
 

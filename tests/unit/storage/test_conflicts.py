@@ -60,6 +60,7 @@ class World:
         self.clock = Clock()
         self.policy = GUARDED
         self.sequence = 0
+        self.doubted_at_s = 0.0
         parts = ConflictsParts(
             rows=DirtyRows(self.index, State()),
             origin=self.origin,  # type: ignore[arg-type]  # of the origin only HEAD is asked
@@ -67,6 +68,7 @@ class World:
             clock=self.clock,  # type: ignore[arg-type]  # of the clock only the wall is asked
             epoch=epoch,
             trusted_epoch=trusted_epoch,
+            doubted_at_s=lambda _bucket: self.doubted_at_s,
         )
         self.rows = parts.rows
         self.conflicts = Conflicts(parts)

@@ -137,6 +137,7 @@ FACTS = BucketFacts(
     has_object_lock=True,
     etag_is_md5=False,
     created_at_s=1_600_000_000.0,
+    doubted_at_s=1_700_000_010.0,
 )
 
 ROWS: dict[str, msgspec.Struct] = {

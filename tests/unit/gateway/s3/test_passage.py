@@ -1,7 +1,14 @@
 import pytest
 
 from gateway.s3.errors import S3Error
-from gateway.s3.passage import copy_headers, needs_origin, origin_headers, with_hoisted
+from gateway.s3.passage import (
+    copy_headers,
+    needs_origin,
+    origin_headers,
+    relayed_headers,
+    relayed_query,
+    with_hoisted,
+)
 
 SDK_PUT = {
     "host": "127.0.0.1:9000",
@@ -151,3 +158,27 @@ def test_with_hoisted_refuses_when_a_parameter_can_be_no_header(name: str, value
         with_hoisted({"host": "h"}, [(name, value)])
 
     assert (caught.value.code, caught.value.status) == ("InvalidArgument", 400)
+
+
+def test_relayed_headers_when_presigned() -> None:
+    """What the signer of a URL moved into its query is a header again; the signature's own parameters are neither."""
+    query = (
+        ("acl", ""),
+        ("X-Amz-Signature", "s"),
+        ("X-Amz-SignedHeaders", "host"),
+        ("X-Amz-Security-Token", "t"),
+        ("x-amz-acl", "private"),
+        ("versionId", "v"),
+        ("x-id", "PutObjectAcl"),
+    )
+
+    assert relayed_headers({"content-type": "a"}, query) == (("x-amz-acl", "private"), ("content-type", "a"))
+    assert relayed_query(query) == (("acl", ""), ("versionId", "v"), ("x-id", "PutObjectAcl"))
+
+
+def test_relayed_headers_leave_framing_and_sources_out() -> None:
+    """The framing's token is no encoding, and no relayed operation copies."""
+    given = {"content-encoding": "aws-chunked,gzip", "x-amz-copy-source": "/b/k", "x-amz-meta-a": "1"}
+
+    assert relayed_headers(given, ()) == (("content-encoding", "gzip"), ("x-amz-meta-a", "1"))
+    assert relayed_headers({"content-encoding": "aws-chunked"}, ()) == ()

@@ -1,0 +1,115 @@
+"""What the gateway does not answer itself: asked of the origin under the gateway's own signature, and answered as it answers.
+
+What a request needs and changes is looked up in `gateway/s3/effects.py`; flushing and forgetting is storage's. Status, headers,
+body and error documents are the origin's; what is of a connection or a signature is left out both ways
+(`storage/origin/relayed.py`).
+"""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from gateway.context import OperationContext, S3Response
+from gateway.operations.arguments import end_to_end, object_name
+from gateway.operations.published import under_targets
+from gateway.s3.effects import EFFECTS, REFUSED, unknown_effect
+from gateway.s3.errors import ErrorCode, S3Error
+from gateway.s3.passage import relayed_headers, relayed_query
+from gateway.s3.request import S3Request
+from gateway.s3.routes import Operation, level_of
+from storage.effects import Effect
+from storage.requests import Content, RelayReply, RelayRequest
+from storage.types import MIB, Checksum
+
+READ_BODY_BYTES_MAX: Final = MIB
+"""The document of a read is taken in whole, so that it can be asked again; SelectObjectContent's is at most 256 KiB."""
+
+_BODILESS: Final = frozenset({"GET", "HEAD", "DELETE"})
+_OTHER_OBJECTS: Final = ("x-amz-copy-source", "x-amz-rename-source")
+
+
+class NoContent:
+    """The body of a write that has none."""
+
+    size = 0
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield nothing."""
+        nothing: tuple[bytes, ...] = ()
+        for piece in nothing:
+            yield piece
+
+    def checksums(self) -> tuple[Checksum, ...]:
+        """Give none."""
+        return ()
+
+
+async def relay(operation: Operation, context: OperationContext, request: S3Request) -> S3Response:
+    """Answer an operation with the origin's answer.
+
+    Raises:
+        S3Error: NotImplemented, with the reason, for what cannot be relayed.
+        StorageError: What it depends on cannot be flushed, or the origin did not answer.
+    """
+    effect = _effect(operation, request)
+
+    async def asked(context: OperationContext, request: S3Request) -> S3Response:
+        return await _asked(operation, effect, context, request)
+
+    reads_object = effect.is_read and bool(request.key)
+    return await (under_targets(asked) if reads_object else asked)(context, request)
+
+
+def _effect(operation: Operation, request: S3Request) -> Effect:
+    reason = REFUSED.get(operation, "")
+    effect = EFFECTS.get(operation)
+    if operation is Operation.UNKNOWN:
+        effect = unknown_effect(request.method, level_of(request))
+        if effect is None or any(name in request.headers for name in _OTHER_OBJECTS):
+            names = ", ".join(name for name, _ in request.query.pairs)
+            reason = f"What the query parameters ask for is not known here: {names:.200}."
+    if reason or effect is None:
+        raise S3Error(ErrorCode.NOT_IMPLEMENTED, f"{operation} is not implemented. {reason}".strip())
+    return effect
+
+
+async def _asked(
+    operation: Operation, effect: Effect, context: OperationContext, request: S3Request
+) -> S3Response:
+    wish = RelayRequest(
+        operation=operation.value,
+        method=request.method,
+        name=object_name(request),
+        effect=effect,
+        query=relayed_query(request.query.pairs),
+        headers=relayed_headers(request.headers.combined, request.query.pairs),
+        body=await _document(context, request) if effect.is_read else b"",
+        credential_id=context.credential_id,
+    )
+    content = None if effect.is_read else _content(context, request)
+    return await _answer(request.method, await context.store.relay(wish, content))
+
+
+async def _document(context: OperationContext, request: S3Request) -> bytes:
+    return await context.body.read_small(READ_BODY_BYTES_MAX) if _has_body(request) else b""
+
+
+def _content(context: OperationContext, request: S3Request) -> Content:
+    return context.body.content() if _has_body(request) else NoContent()
+
+
+def _has_body(request: S3Request) -> bool:
+    """Whether there is a body to read; where there has to be one, its reader refuses a request that does not say how long."""
+    return (
+        request.method not in _BODILESS
+        or "content-length" in request.headers
+        or "transfer-encoding" in request.headers
+    )
+
+
+async def _answer(method: str, reply: RelayReply) -> S3Response:
+    headers = end_to_end(reply.headers)
+    has_length = reply.length is not None and reply.status not in {204, 304}
+    if method == "HEAD" or reply.status in {204, 304}:
+        await reply.body.close()
+        return S3Response(reply.status, headers, None, reply.length or 0, has_length=has_length)
+    return S3Response(reply.status, headers, reply.body, reply.length or 0, has_length=has_length)
