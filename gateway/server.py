@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from gateway.access_log import AccessEntry, AccessLog
 from gateway.body import IncomingBody, Intake
 from gateway.context import XML_TYPE, ObjectStore, OperationContext, S3Response
+from gateway.cross_origin import CrossOriginRules
 from gateway.operations.table import operate
 from gateway.respond import Sender, Wire, head_bytes
 from gateway.s3.auth import Authenticated, Credential, authenticate
@@ -36,7 +37,7 @@ from gateway.s3.dates import http_date
 from gateway.s3.errors import ErrorCode, S3Error, render
 from gateway.s3.failures import to_s3_error
 from gateway.s3.request import ADMIN_BUCKET, Headers, S3Request, parse, read_headers
-from gateway.s3.routes import route
+from gateway.s3.routes import Operation, route
 from gateway.telemetry import RequestStats
 from storage.clock import Clock
 from storage.errors import StorageError
@@ -230,6 +231,7 @@ class S3Server:
         self._listener: Final = Listener(self, parts.stats, parts.connections_max)
         self._sockets: Final[list[asyncio.Server]] = []
         self._is_stopping = False
+        self._cross_origin: Final = CrossOriginRules(parts.store, parts.clock)
         self._kept: Final = _Written(keep_alive=True)
         self._closed: Final = _Written(keep_alive=False)
 
@@ -251,6 +253,7 @@ class S3Server:
         for server in self._sockets:
             server.close()
         await self._listener.stop(grace_s)
+        await self._cross_origin.close()
 
     async def handle(self, raw: web.BaseRequest) -> web.StreamResponse:
         """Answer one request and say whether its connection goes on."""
@@ -318,6 +321,10 @@ class S3Server:
         if open_answer is not None:
             exchange.operation = "Probe"
             return open_answer
+        if request.method == "OPTIONS":
+            exchange.operation = Operation.OPTIONS_OBJECT.value
+            return await self._cross_origin.preflight(request)
+        self._cross_origin.begin(request)
         identity = body.identity = authenticate(request, parts.credentials, received_at_s)
         authorise(identity, request)
         if request.bucket == ADMIN_BUCKET:
@@ -327,7 +334,10 @@ class S3Server:
         exchange.operation = operation.value
         context = self._context(identity, body, exchange.wire)
         exchange.stamps = context.stamps
-        return await operate(operation, context, request)
+        try:
+            return await operate(operation, context, request)
+        finally:
+            self._cross_origin.note(operation, request.bucket)
 
     def _context(self, identity: Authenticated, body: IncomingBody, wire: Wire) -> OperationContext:
         return OperationContext(
@@ -398,8 +408,9 @@ class S3Server:
 
     async def _write(self, exchange: _Exchange, response: S3Response) -> None:
         exchange.status = response.status
-        if exchange.stamps:
-            response = replace(response, headers=(*response.headers, *exchange.stamps))
+        sharing = () if exchange.request is None else await self._cross_origin.headers(exchange.request)
+        if exchange.stamps or sharing:
+            response = replace(response, headers=(*response.headers, *exchange.stamps, *sharing))
         exchange.cache = next((value for name, value in response.headers if name == "x-cache"), "")
         if exchange.raw.method == "HEAD" and response.body is not None:
             length = 0 if response.status >= 400 else response.length

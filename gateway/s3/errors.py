@@ -15,9 +15,11 @@ class ErrorCode(StrEnum):
     """The S3 error codes that the gateway makes itself; what the origin says passes as it is."""
 
     ACCESS_DENIED = "AccessDenied"
+    ACCESS_FORBIDDEN = "AccessForbidden"
     AUTHORIZATION_HEADER_MALFORMED = "AuthorizationHeaderMalformed"
     AUTHORIZATION_QUERY_PARAMETERS_ERROR = "AuthorizationQueryParametersError"
     BAD_DIGEST = "BadDigest"
+    BAD_REQUEST = "BadRequest"
     BUCKET_ALREADY_EXISTS = "BucketAlreadyExists"
     BUCKET_ALREADY_OWNED_BY_YOU = "BucketAlreadyOwnedByYou"
     BUCKET_NOT_EMPTY = "BucketNotEmpty"
@@ -71,6 +73,7 @@ class ErrorCode(StrEnum):
 ERRORS: Final[Mapping[str, tuple[int, str]]] = MappingProxyType(
     {
         ErrorCode.ACCESS_DENIED: (403, "Access Denied"),
+        ErrorCode.ACCESS_FORBIDDEN: (403, "Access Forbidden"),
         ErrorCode.AUTHORIZATION_HEADER_MALFORMED: (400, "The authorization header is malformed."),
         ErrorCode.AUTHORIZATION_QUERY_PARAMETERS_ERROR: (
             400,
@@ -80,6 +83,7 @@ ERRORS: Final[Mapping[str, tuple[int, str]]] = MappingProxyType(
             400,
             "The Content-MD5 or checksum value you specified did not match what we received.",
         ),
+        ErrorCode.BAD_REQUEST: (400, "Bad Request"),
         ErrorCode.BUCKET_ALREADY_EXISTS: (409, "The requested bucket name is not available."),
         ErrorCode.BUCKET_ALREADY_OWNED_BY_YOU: (
             409,

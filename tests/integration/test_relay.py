@@ -1,5 +1,7 @@
 """What the gateway does not answer itself, through a whole gateway to a fake origin that keeps what arrives."""
 
+import base64
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,11 +13,14 @@ import pytest
 
 from storage.flush_events import FlushSettings
 from storage.policy import Freshness, FreshnessMode, Policy
-from storage.types import MIB
+from storage.requests import PutRequest
+from storage.types import MIB, ObjectName
 from tests.fakes.gateway import Answer, RunningGateway, running_gateway
 from tests.fakes.origin_faults import Fault
 from tests.fakes.origin_server import Logged
-from tests.fakes.running_engine import BUCKET, PlainBuckets, RunningEngine, running_engine
+from tests.fakes.paused_origin import PausedOrigin
+from tests.fakes.publishing import TARGET, publish, target
+from tests.fakes.running_engine import BUCKET, BytesContent, PlainBuckets, RunningEngine, running_engine
 from tests.fakes.writing import settled, until
 
 if TYPE_CHECKING:
@@ -371,3 +376,70 @@ async def test_a_write_is_sent_once_and_a_read_again(tmp_path: Path) -> None:
 
         assert (read.status, it.running.origin.requests["GET acl"]) == (404, 2)
         assert (written.status, it.running.origin.requests["POST restore"]) == (503, 1)
+
+
+async def test_doubts_outlive_a_restart(tmp_path: Path) -> None:
+    """What an unknown write may have changed is asked for after a clean stop too, immutable or not."""
+    policy = Policy(freshness=Freshness(FreshnessMode.IMMUTABLE))
+    async with whole(tmp_path, policy=policy) as it:
+        origin, running = it.running.origin, it.running
+        origin.store.put(BUCKET, "k", b"old")
+        await it.ask("GET", f"/{BUCKET}/k")
+        await it.ask("PUT", f"/{BUCKET}?newfeature", b"x")
+    store = origin.store
+    async with PausedOrigin() as again:
+        again.store.buckets.update(store.buckets)
+        again.store.put(BUCKET, "k", b"new!")
+        async with whole(
+            tmp_path,
+            policy=policy,
+            origin=again,
+            filesystem=running.filesystem,
+            index_home=running.index_home,
+        ) as it:
+            answer = await it.ask("GET", f"/{BUCKET}/k")
+
+    assert answer.body == b"new!"
+
+
+async def test_a_checksum_behind_the_body_arrives_in_the_head(tmp_path: Path) -> None:
+    """The framing ends at the gateway; the origin gets the checksum that the client sent in its trailer."""
+    async with whole(tmp_path) as it:
+        crc = base64.b64encode(zlib.crc32(TAGS).to_bytes(4, "big")).decode()
+        body = b"%x\r\n%b\r\n0\r\nx-amz-checksum-crc32:%b\r\n\r\n" % (len(TAGS), TAGS, crc.encode())
+        headers = {
+            "content-encoding": "aws-chunked",
+            "content-length": str(len(body)),
+            "x-amz-decoded-content-length": str(len(TAGS)),
+            "x-amz-sdk-checksum-algorithm": "CRC32",
+            "x-amz-trailer": "x-amz-checksum-crc32",
+        }
+        connection = await it.gateway.connect()
+
+        head = it.gateway.signed("PUT", f"/{BUCKET}?cors", headers, "STREAMING-UNSIGNED-PAYLOAD-TRAILER")
+        await connection.send(head + body)
+        answer = await connection.answer()
+
+        told = it.arrived.headers
+        assert (answer.status, it.arrived.body) == (200, TAGS)
+        assert (told["x-amz-checksum-crc32"], told["x-amz-sdk-checksum-algorithm"]) == (crc, "CRC32")
+        assert not {"content-encoding", "x-amz-trailer", "x-amz-decoded-content-length"} & set(told)
+
+
+async def test_a_name_that_shows_another_is_asked_about_by_that(tmp_path: Path) -> None:
+    """Tags under a published target are its source's, which is flushed first, and say of which generation they are."""
+    async with whole(tmp_path) as it:
+        target(it.running)
+        source = PutRequest(ObjectName(BUCKET, "staging/one/k"), tags="a=1")
+        await it.running.engine.put_object(source, BytesContent(b"bytes"))
+        report = await publish(it.running, "one")
+        assert report.phase == "done", report
+
+        tags = await it.ask("GET", f"/{BUCKET}/{TARGET}k?tagging")
+        missing = await it.ask("GET", f"/{BUCKET}/{TARGET}missing?tagging")
+        written = await it.ask("PUT", f"/{BUCKET}/{TARGET}k?tagging", TAGS)
+
+        assert (tags.status, tags.headers["x-forebay-generation"]) == (200, "1")
+        assert b"<Key>a</Key>" in tags.body
+        assert (missing.status, missing.headers["x-forebay-generation"]) == (404, "1")
+        assert written.status == 403

@@ -132,6 +132,29 @@ async def test_not_implemented_when_an_operation_is_refused(gateway: RunningGate
     assert gateway.store.data("bucket", "key") == b"bytes"
 
 
+@pytest.mark.parametrize(
+    ("version", "body"), [("1.0", b"abcdef"), ("1.1", b"3\r\nabc\r\n3\r\ndef\r\n0\r\n\r\n")]
+)
+async def test_a_stream_when_nobody_knows_how_long_it_is(
+    gateway: RunningGateway, version: str, body: bytes
+) -> None:
+    """It goes in chunks to who knows them, else up to the end of the connection; an odd status is passed on."""
+    gateway.store.make_bucket("bucket")
+    gateway.store.script.append([b"abc", b"", b"def"])
+    gateway.store.replies.append((299, (("x-new", "1"),), None))
+    connection = await gateway.connect()
+    head = gateway.signed("GET", "/bucket?newfeature", {"connection": "close"})
+
+    await connection.send(head.replace(b" HTTP/1.1\r\n", f" HTTP/{version}\r\n".encode()))
+    status, headers = await connection.head()
+
+    assert (status, headers["x-new"]) == (299, "1")
+    assert ("transfer-encoding" in headers) == (version == "1.1")
+    assert "content-length" not in headers
+    assert await connection.reader.read(-1) == body
+    assert gateway.store.bodies[-1].is_closed
+
+
 # --- Expect, early errors, what is left of a body -------------------------------------------------------------------------
 
 

@@ -114,6 +114,9 @@ async def test_base_is_that_of_a_row_only_while_the_row_may_be_believed(world: W
     world.apply(flushed(1, etag="theirs"))
     world.origin.etag = "asked"
     fresh = await world.conflicts.base(NAME)
+    world.doubted_at_s = 1e9
+    doubted = await world.conflicts.base(NAME)
+    world.doubted_at_s = 0.0
     world.clock.now_s = 300.0
     late = await world.conflicts.base(NAME)
     untrusted = World(epoch=3, trusted_epoch=2)
@@ -129,7 +132,7 @@ async def test_base_is_that_of_a_row_only_while_the_row_may_be_believed(world: W
     assert StoreVersion(BUCKET, "key", clean, 0)(rows)
     untrusted.index.write(rows.batch())
 
-    assert (fresh, late) == (Base("theirs"), Base("asked"))
+    assert (fresh, doubted, late) == (Base("theirs"), Base("asked"), Base("asked"))
     assert await untrusted.conflicts.base(NAME) == Base("asked")
 
 

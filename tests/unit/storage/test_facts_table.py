@@ -224,3 +224,32 @@ async def test_cancelled_asker_hands_the_question_on() -> None:
 
         assert (await second).exists
         assert b.source.asked == 1
+
+
+async def test_a_doubt_outlives_all_that_is_learnt_of_the_bucket() -> None:
+    """Questions, closings and other doubts keep the latest time; what was not known before it is asked for."""
+    async with bench() as b:
+        await b.table.doubt("b", 500.0)
+        await b.table.doubt("b", 400.0)
+        assert b.table.doubted_at_s("b") == 500.0
+        assert b.table.doubted_at_s("other") == 0.0
+
+        assert (await b.table.facts("b")).exists
+        assert b.source.asked == 1
+        async with b.table.closed("b") as closing:
+            during = b.table.doubted_at_s("b")
+            closing.is_asked = True
+        await b.table.facts("b")
+
+        assert (during, b.table.doubted_at_s("b"), b.source.asked) == (500.0, 500.0, 2)
+
+
+async def test_a_doubted_bucket_is_asked_for_after_a_restart() -> None:
+    """What a kill in the middle of a relayed write leaves are facts that nobody takes for known."""
+    async with bench() as b:
+        await b.table.facts("b")
+        async with b.table.closed("b"):
+            await b.table.doubt("b", 500.0)
+            left = b.door.committed[-1]
+
+        assert (left.asked_at_s, left.doubted_at_s) == (0.0, 500.0)

@@ -74,3 +74,13 @@ def test_stale_version_covers_for_the_origin_when_within_its_limit(
 ) -> None:
     """At most stale_s past the ttl; always never, immutable without limit."""
     assert may_serve_stale(record(), freshness, now_s, trusted_epoch=5) is expected
+
+
+@pytest.mark.parametrize("freshness", [TTL, IMMUTABLE])
+def test_version_that_is_doubted_is_validated_whatever_the_policy(freshness: Freshness) -> None:
+    """What may have been changed after its validation is asked for again, and covers for no failing origin."""
+    assert judge(record(), freshness, 1000.0, 5, doubted_at_s=1000.0) is Verdict.VALIDATE
+    assert not may_serve_stale(record(), freshness, 1000.0, 5, doubted_at_s=1000.0)
+    assert judge(record(), freshness, 1000.0, 5, doubted_at_s=999.9) is Verdict.FRESH
+    assert judge(record(ObjectState.DIRTY), freshness, 1000.0, 5, doubted_at_s=2000.0) is Verdict.FRESH
+    assert may_serve_stale(record(), freshness, 1000.0, 5, doubted_at_s=0.0)
