@@ -146,7 +146,7 @@ TABLE: Final[tuple[Row[object], ...]] = (
     Row("access_log", parse_text, "-", "a file, - for standard output, off", "where requests are logged"),
     Row("log_level", one_of(LogLevel), "info", _choices(LogLevel), "the least severe message that is logged"),
     Row("connections_max", whole_number(1, 1_000_000), "4096", "1 to 1000000", "the most client connections; others get a 503"),
-    Row("body_memory", not_under(4 * MIB, parse_size), "48MiB", f"{_SIZE}; at least 4MiB",
+    Row("body_memory", not_under(4 * MIB, parse_size), "32MiB", f"{_SIZE}; at least 4MiB",
         "memory for request bodies on their way to the disk"),
     Row("stalled_send_s", not_under(1, parse_duration), "60s", f"{_DURATION}; at least 1s",
         "when a client that does not read is cut off"),
