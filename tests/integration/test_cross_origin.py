@@ -176,12 +176,12 @@ async def test_rules_that_pass_through_are_in_force_at_once(site: Site) -> None:
 
 async def test_rules_that_were_overtaken_while_they_were_asked_for_are_not_kept(site: Site) -> None:
     """An answer that was on its way when the rules changed decides nothing afterwards."""
-    site.running.origin.faults.add(Fault(operation="GET cors", delay_s=0.2, times=1))
+    gate = site.running.origin.hold("GET", BUCKET)
     asking = asyncio.get_running_loop().create_task(site.send("OPTIONS", f"/{BUCKET}/k", PREFLIGHT))
-    while not site.questions:  # the question is on its way when the origin has counted it
-        await site.running.clock.sleep(0.001)
+    await gate.reached.wait()
 
     await site.ask("DELETE", f"/{BUCKET}?cors", {})
+    gate.open()
     await asking
     after = await site.send("OPTIONS", f"/{BUCKET}/k", PREFLIGHT)
 

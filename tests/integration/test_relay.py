@@ -1,5 +1,6 @@
 """What the gateway does not answer itself, through a whole gateway to a fake origin that keeps what arrives."""
 
+import asyncio
 import base64
 import zlib
 from collections.abc import AsyncIterator
@@ -378,28 +379,63 @@ async def test_a_write_is_sent_once_and_a_read_again(tmp_path: Path) -> None:
         assert (written.status, it.running.origin.requests["POST restore"]) == (503, 1)
 
 
-async def test_doubts_outlive_a_restart(tmp_path: Path) -> None:
-    """What an unknown write may have changed is asked for after a clean stop too, immutable or not."""
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_doubts_outlive_a_restart(tmp_path: Path, *, is_killed: bool) -> None:
+    """What an unknown write may change is asked for after a clean stop, and after a kill while the origin works at it."""
     policy = Policy(freshness=Freshness(FreshnessMode.IMMUTABLE))
     async with whole(tmp_path, policy=policy) as it:
         origin, running = it.running.origin, it.running
+        left: tuple[object, object] = (running.filesystem, running.index_home)
         origin.store.put(BUCKET, "k", b"old")
         await it.ask("GET", f"/{BUCKET}/k")
-        await it.ask("PUT", f"/{BUCKET}?newfeature", b"x")
-    store = origin.store
+        gate = origin.hold("PUT", BUCKET)
+        writing = asyncio.get_running_loop().create_task(it.ask("PUT", f"/{BUCKET}?newfeature", b"x"))
+        await gate.reached.wait()
+        if is_killed:
+            left = running.stop_uncleanly()
+        gate.open()
+        await writing
     async with PausedOrigin() as again:
-        again.store.buckets.update(store.buckets)
+        again.store.buckets.update(origin.store.buckets)
         again.store.put(BUCKET, "k", b"new!")
+        filesystem, index_home = left
         async with whole(
-            tmp_path,
-            policy=policy,
-            origin=again,
-            filesystem=running.filesystem,
-            index_home=running.index_home,
+            tmp_path, policy=policy, origin=again, filesystem=filesystem, index_home=index_home
         ) as it:
             answer = await it.ask("GET", f"/{BUCKET}/k")
 
     assert answer.body == b"new!"
+
+
+async def test_what_is_read_while_an_unknown_write_is_under_way_is_doubted_too(tmp_path: Path) -> None:
+    """An object that was fetched before the origin was done with the write may be older than that."""
+    async with whole(tmp_path) as it:
+        it.running.origin.store.put(BUCKET, "k", b"old")
+        gate = it.running.origin.hold("PUT", BUCKET)
+        writing = asyncio.get_running_loop().create_task(it.ask("PUT", f"/{BUCKET}?newfeature", b"x"))
+        await gate.reached.wait()
+        during = await it.ask("GET", f"/{BUCKET}/k")
+        it.running.origin.store.put(BUCKET, "k", b"new!")
+
+        gate.open()
+        await writing
+        after = await it.ask("GET", f"/{BUCKET}/k")
+
+        assert (during.body, after.body) == (b"old", b"new!")
+
+
+async def test_an_unknown_write_without_an_answer_is_doubted_for_a_while(tmp_path: Path) -> None:
+    """As long as it may still land, nothing of the bucket is served without the origin's word."""
+    async with whole(tmp_path) as it:
+        it.running.origin.store.put(BUCKET, "k", b"old")
+        it.running.origin.faults.add(Fault(operation="PUT newfeature", drop="before"))
+
+        failed = await it.ask("PUT", f"/{BUCKET}?newfeature", b"x")
+        read = await it.ask("GET", f"/{BUCKET}/k")
+        it.running.origin.store.put(BUCKET, "k", b"new!")
+        again = await it.ask("GET", f"/{BUCKET}/k")
+
+        assert (failed.status, read.body, again.body) == (503, b"old", b"new!")
 
 
 async def test_a_checksum_behind_the_body_arrives_in_the_head(tmp_path: Path) -> None:

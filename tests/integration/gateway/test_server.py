@@ -155,6 +155,22 @@ async def test_a_stream_when_nobody_knows_how_long_it_is(
     assert gateway.store.bodies[-1].is_closed
 
 
+async def test_a_stream_ends_with_its_client_when_nothing_is_sent(gateway: RunningGateway) -> None:
+    """What an operation that was asked by POST still answers is let go while it is waited for."""
+    gateway.store.make_bucket("bucket")
+    gateway.store.script.append([b"abc"])
+    gateway.store.replies.append((200, (), None))
+    gate = gateway.store.gates["next_piece"] = Gate()
+    connection = await gateway.connect()
+
+    await connection.send(gateway.signed("POST", "/bucket/key?select", {"content-length": "0"}))
+    await gate.reached.wait()
+    connection.writer.transport.abort()
+
+    await until(lambda: gateway.store.bodies[-1].is_closed)
+    assert not gate.opened.is_set()
+
+
 # --- Expect, early errors, what is left of a body -------------------------------------------------------------------------
 
 
