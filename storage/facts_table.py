@@ -97,13 +97,15 @@ class FactsTable:
     async def doubt(self, bucket: str, until_s: float) -> None:
         """Have every clean version of the bucket that was validated up to a wall time validated again before its use.
 
-        Durable on return. Between `drop` and the next question the bucket's other facts stay unknown.
+        Durable on return. The bucket's other facts are asked for anew at their next use, after a restart too.
 
         Raises:
             StorageError: The disk refused.
         """
         known = self._state.facts.get(bucket) or BucketFacts(FORMAT, bucket, exists=True, asked_at_s=0.0)
-        doubted = msgspec.structs.replace(known, doubted_at_s=max(until_s, known.doubted_at_s))
+        doubted = msgspec.structs.replace(
+            known, asked_at_s=0.0, doubted_at_s=max(until_s, known.doubted_at_s)
+        )
         await self._commit.commit(FactsLearnt(FORMAT, doubted))
 
     def doubted_at_s(self, bucket: str) -> float:

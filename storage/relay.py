@@ -4,7 +4,7 @@
     write  -> take a small body in -> configuration: --------------------------> ask
                                    -> key:    `Through`: turn, flush ----------> ask -> forget the cached version
                                    -> facts:  close the bucket, flush it ------> ask -> ask for its facts anew
-                                   -> any object: close, flush, doubt ---------> ask -> doubt what was cached of it
+                                   -> any object: close (or turn), flush, doubt > ask -> doubt what was cached of it
 
 The answer to a write is begun within its turn: its head and its first ANSWER_BYTES, which for S3's documents is all of it. So
 an operation that answers 200 at once and ends its work behind that has ended when the next one begins. Whatever is longer
@@ -21,16 +21,17 @@ from typing import Final, assert_never
 import msgspec
 
 from storage.effects import Changes, Needs
+from storage.errors import NotSupportedError, OverloadedError
 from storage.facts_table import FactsTable
 from storage.flusher import Flusher
 from storage.generations import Generations
-from storage.intake import HeldBodies, HeldContent
+from storage.intake import HELD_BODY_BYTES_MAX, HeldBodies, HeldContent
 from storage.origin.answers import RawAnswer
 from storage.origin.client import OriginClient
 from storage.origin.wire import OutgoingBody, checksum_headers
 from storage.requests import Content, RelayReply, RelayRequest
 from storage.through import Through, quarantined_error
-from storage.types import KIB, MIB, CacheResult
+from storage.types import KIB, MIB, CacheResult, ObjectName
 
 ANSWER_BYTES: Final = MIB
 """So much of the answer to a write is read within its turn."""
@@ -114,11 +115,14 @@ class Relay:
 
         Raises:
             NoSuchBucketError: The origin has no such bucket.
+            NotSupportedError, OverloadedError: The body cannot be held, and is for a bucket that is closed meanwhile.
             ReadOnlyError, QuarantinedError, OriginError, EngineClosedError, UnknownOutcomeError: As `Through.operation`.
             Exception: What the body raised; the origin does not have it whole.
         """
         with ExitStack() as holding:
             is_held = holding.enter_context(self._parts.held.room(content.size))
+            if not request.name.key and request.effect.changes in {Changes.FACTS, Changes.OBJECTS}:
+                _check_held(content, is_held=is_held)
             request, body = await _outgoing(request, content, is_held=is_held)
             match request.effect.changes:
                 case Changes.NOTHING | Changes.CONFIGURATION:
@@ -129,8 +133,11 @@ class Relay:
                 case Changes.FACTS:
                     async with self._bucket_closed(request.name.bucket):
                         reply, _ = await self._ask(request, body)
+                case Changes.OBJECTS if request.name.key:
+                    reply = await self._change_objects(request, body, self._object_turn(request.name))
                 case Changes.OBJECTS:
-                    reply = await self._change_objects(request, body)
+                    closed = self._bucket_closed(request.name.bucket)
+                    reply = await self._change_objects(request, body, closed)
                 case _:
                     assert_never(request.effect.changes)
         return reply
@@ -162,18 +169,20 @@ class Relay:
             undoing.pop_all()
         return reply
 
-    async def _change_objects(self, request: RelayRequest, body: bytes | OutgoingBody) -> RelayReply:
-        """Relay what may change any object of a bucket, by a name of one of them or of the bucket."""
+    async def _change_objects(
+        self, request: RelayRequest, body: bytes | OutgoingBody, held: AbstractAsyncContextManager[None]
+    ) -> RelayReply:
+        """Relay what may change any object of a bucket, by a name of one of them or of the bucket, while `held` is."""
         bucket, facts = request.name.bucket, self._parts.facts
         is_unknown = True
         async with AsyncExitStack() as undoing:
-            async with self._bucket_closed(bucket):
+            async with held:
                 await facts.doubt(bucket, self._parts.wall_s())
                 try:
-                    async with self._turn_if_object(request):
-                        reply, is_unknown = await self._ask(request, body)
-                        undoing.push_async_callback(reply.body.close)
+                    reply, is_unknown = await self._ask(request, body)
+                    undoing.push_async_callback(reply.body.close)
                 finally:
+                    facts.drop(bucket)
                     self._parts.generations.bump_bucket(bucket)
                     landed_by_s = self._parts.wall_s() + (LANDING_S if is_unknown else 0.0)
                     await facts.doubt(bucket, landed_by_s)
@@ -181,11 +190,15 @@ class Relay:
         return reply
 
     @asynccontextmanager
-    async def _turn_if_object(self, request: RelayRequest) -> AsyncIterator[None]:
-        if not request.name.key:
-            yield
-            return
-        async with self._parts.through.operation(request.name):
+    async def _object_turn(self, name: ObjectName) -> AsyncIterator[None]:
+        """Hold one object, with its whole bucket at the origin as it was acknowledged.
+
+        Its bucket is not closed: a long body would hold up all other writes, which are concurrent with this one.
+        """
+        await self._parts.facts.facts(name.bucket)
+        # Not within the turn: another operation like this one may have its own turn of what is to be flushed.
+        await self._parts.flusher.waits.flush_bucket(name.bucket)
+        async with self._parts.through.operation(name):
             yield
 
     @asynccontextmanager
@@ -245,3 +258,16 @@ async def _outgoing(
     if held.size <= SIGNED_BYTES_MAX:
         return request, held.data
     return request, OutgoingBody(held.size, held.chunks, is_repeatable=True)
+
+
+def _check_held(content: Content, *, is_held: bool) -> None:
+    """Refuse a body that would have to be streamed while the bucket is closed: how long that takes is up to its client.
+
+    Raises:
+        NotSupportedError: It is longer than any that is held.
+        OverloadedError: There is no room to hold it now.
+    """
+    if content.size > HELD_BODY_BYTES_MAX:
+        raise NotSupportedError(f"a body of {content.size} bytes for a bucket as a whole")
+    if not is_held:
+        raise OverloadedError("too many bodies are held", retry_after_s=1.0)

@@ -22,7 +22,7 @@ from tests.fakes.origin_server import Logged
 from tests.fakes.paused_origin import PausedOrigin
 from tests.fakes.publishing import TARGET, publish, target
 from tests.fakes.running_engine import BUCKET, BytesContent, PlainBuckets, RunningEngine, running_engine
-from tests.fakes.writing import settled, until
+from tests.fakes.writing import pause, settled, until
 
 if TYPE_CHECKING:
     from tests.fakes.engine import FakeStore
@@ -282,14 +282,34 @@ async def test_a_body_that_is_not_what_was_declared_does_not_arrive(tmp_path: Pa
 
 
 async def test_a_long_body_arrives_whole(tmp_path: Path) -> None:
-    """A body over what is held is streamed, and the origin has every byte of it."""
+    """A body over what is held is streamed, and the origin has every byte of it; other writes go on meanwhile."""
     async with whole(tmp_path) as it:
+        it.running.origin.store.put(BUCKET, "k", b"1")
         body = bytes(9 * MIB)
+        head = it.gateway.signed("PUT", f"/{BUCKET}/k?newfeature", {"content-length": str(len(body))})
+        connection = await it.gateway.connect()
 
-        answer = await it.ask("PUT", f"/{BUCKET}?newfeature", body)
+        await connection.send(head + body[: 8 * MIB])
+        async with asyncio.timeout(5):
+            other = await it.ask("PUT", f"/{BUCKET}/other", b"bytes")
+        await connection.send(body[8 * MIB :])
+        answer = await connection.answer()
 
-        assert answer.status == 200
-        assert it.running.origin.store.documents[BUCKET, "", "newfeature"] == body
+        assert (other.status, answer.status) == (200, 200)
+        assert it.running.origin.store.documents[BUCKET, "k", "newfeature"] == body
+
+
+async def test_a_long_body_for_a_bucket_as_a_whole_is_refused(tmp_path: Path) -> None:
+    """The bucket would take no write for as long as its client likes."""
+    async with whole(tmp_path) as it:
+        length = {"content-length": str(9 * MIB)}
+        connection = await it.gateway.connect()
+
+        await connection.send(it.gateway.signed("PUT", f"/{BUCKET}?newfeature", length))
+        answer = await connection.answer()
+
+        assert answer.status == 501
+        assert not it.running.origin.log
 
 
 async def test_a_stream_without_a_length_arrives_in_chunks(tmp_path: Path) -> None:
@@ -479,3 +499,28 @@ async def test_a_name_that_shows_another_is_asked_about_by_that(tmp_path: Path) 
         assert b"<Key>a</Key>" in tags.body
         assert (missing.status, missing.headers["x-forebay-generation"]) == (404, "1")
         assert written.status == 403
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "after_bytes"),
+    [("POST", "restore", 3), ("PUT", "newfeature", -1), ("PUT", "acl", -1)],
+)
+async def test_the_next_write_waits_until_the_answer_is_whole(
+    tmp_path: Path, method: str, target: str, after_bytes: int
+) -> None:
+    """An operation that answers its head first and ends its work behind that has its turn to the end."""
+    async with whole(tmp_path) as it:
+        it.running.origin.store.put(BUCKET, "k", b"1")
+        it.running.origin.store.documents[BUCKET, "k", "restore"] = b"<done/>"
+        gate = it.running.origin.hold(method, f"{BUCKET}/k", after_bytes)
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(it.ask(method, f"/{BUCKET}/k?{target}", b"<R/>"))
+            await gate.reached.wait()
+            second = group.create_task(it.ask("PUT", f"/{BUCKET}/k?tagging", TAGS))
+            await pause(0.1)
+            meanwhile = it.running.origin.requests["PutObjectTagging"]
+            gate.open()
+
+        assert meanwhile == 0
+        assert (first.result().status, second.result().status) == (200, 200)
+        assert it.running.origin.requests["PutObjectTagging"] == 1

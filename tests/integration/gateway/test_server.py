@@ -167,7 +167,8 @@ async def test_a_stream_ends_with_its_client_when_nothing_is_sent(gateway: Runni
     await gate.reached.wait()
     connection.writer.transport.abort()
 
-    await until(lambda: gateway.store.bodies[-1].is_closed)
+    async with asyncio.timeout(5):
+        await until(lambda: gateway.store.bodies[-1].is_closed)
     assert not gate.opened.is_set()
 
 
