@@ -15,6 +15,7 @@ from storage.clock import Clock
 from storage.commit import Commit
 from storage.compaction import Compaction
 from storage.condition_probe import ConditionProbe
+from storage.conditional_writes import ConditionalWrites
 from storage.conflicts import Conflicts, ConflictsParts
 from storage.dirty_rows import DirtyRows
 from storage.early_flush import EarlyFlushPlanner, EarlyFlushSettings, may_travel
@@ -303,12 +304,14 @@ def assemble(
         )
     )
     held = HeldBodies()
+    conditional = ConditionalWrites(parts.origin, dirty_rows.version)
     lister = Lister(recovered.index, parts.origin, state, parts.workers.pool)
     passing = Passing(
         PassingParts(
             origin=parts.origin,
             control=parts.control,
             through=through,
+            conditional=conditional,
             flusher=flusher,
             facts=facts,
             held=held,
@@ -369,6 +372,7 @@ def assemble(
                 generations=generations,
                 facts=facts,
                 conflicts=conflicts,
+                conditional=conditional,
                 through=through,
                 origin=parts.origin,
                 policies=parts.policies,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 from xml.sax.saxutils import escape
 
-from storage.errors import BucketNotEmptyError
+from storage.conditional_writes import ConditionalWrites
+from storage.errors import BucketNotEmptyError, NoSuchKeyError, NoSuchUploadError, OriginRefusedError
 from storage.facts_table import FactsTable
 from storage.flusher import Flusher
 from storage.intake import HeldBodies, HeldContent
@@ -17,7 +18,7 @@ from storage.origin.client import OriginClient
 from storage.origin.control import ControlLane
 from storage.origin.documents import PartToComplete
 from storage.origin.multipart import PartTarget
-from storage.origin.wire import OutgoingBody, object_headers
+from storage.origin.wire import OutgoingBody, is_conditional, object_headers
 from storage.records import FORMAT, PartRecord, UploadRecord
 from storage.requests import (
     BucketEntry,
@@ -31,7 +32,6 @@ from storage.requests import (
 from storage.through import Through, quarantined_error
 from storage.types import ObjectName
 from storage.workers import Workers
-from storage.writemode import is_conditional
 from storage.writer import held_body
 
 Headers = tuple[tuple[str, str], ...]
@@ -47,6 +47,7 @@ class PassingParts:
     origin: OriginClient
     control: ControlLane
     through: Through
+    conditional: ConditionalWrites
     flusher: Flusher
     facts: FactsTable
     held: HeldBodies
@@ -112,6 +113,7 @@ class Passing:
         """
         async with self._parts.through.operation(target, is_own=is_own) as passed:
             await self._flush_source(source, target)
+            headers = await self._parts.conditional.checked(target, headers)
             answer = await self._parts.origin.copy_object(source, target, headers)
             passed.is_unknown = answer.is_earlier_unknown
         return PutResult(
@@ -172,11 +174,24 @@ class Passing:
         """Complete the origin's upload."""
         lines = tuple(PartToComplete(part.number, part.etag, part.checksums) for part in parts)
         async with self._parts.through.operation(name, replaces=not is_conditional(headers)) as passed:
+            try:
+                headers = await self._parts.conditional.checked(name, headers)
+            except (NoSuchKeyError, OriginRefusedError):
+                if await self._is_open(name, upload_id):
+                    raise
+                # What is there may be of this very Complete, sent before: the origin knows what it answered.
             answer = await self._parts.origin.complete_multipart_upload(
                 name, upload_id, lines, headers=headers
             )
             passed.is_unknown = answer.is_earlier_unknown
         return PutResult(answer.etag, int(self._parts.wall_s()), answer.checksums, answer.headers)
+
+    async def _is_open(self, name: ObjectName, upload_id: str) -> bool:
+        try:
+            await self._parts.origin.list_parts(name, upload_id)
+        except NoSuchUploadError:
+            return False
+        return True
 
     async def abort_upload(self, name: ObjectName, upload_id: str) -> None:
         """Abort the origin's upload."""

@@ -4,7 +4,7 @@ Pure. HTTP's inclusive ranges exist here and nowhere else in storage. An answer 
 is used: status, Content-Range, Content-Length, ETag. Text of an answer passes `kept_text` before it is kept.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final, Protocol
@@ -43,6 +43,8 @@ ANSWER_ONLY_HEADERS: Final = (
 
 META_PREFIX: Final = "x-amz-meta-"
 CHECKSUM_PREFIX: Final = "x-amz-checksum-"
+
+_CONDITIONS: Final = ("if-", "x-amz-if-", "x-amz-copy-source-if-")
 
 _MONTHS: Final = {
     name: number
@@ -156,6 +158,14 @@ def condition_headers(if_match: str, if_none_match: str) -> tuple[tuple[str, str
     """Write the conditions that are not ""."""
     match = (("if-match", quote_etag(if_match)),) if if_match else ()
     return match + ((("if-none-match", quote_etag(if_none_match)),) if if_none_match else ())
+
+
+def is_conditional(headers: Iterable[tuple[str, str]]) -> bool:
+    """Whether a write depends on what is there (RFC 9110 section 13.1, AWS "Conditional writes"); lower-case names.
+
+    Such a write is never sent twice: its first attempt could refute the second.
+    """
+    return any(name.startswith(_CONDITIONS) for name, _ in headers)
 
 
 def digest_headers(body: OutgoingBody) -> tuple[tuple[str, str], ...]:
