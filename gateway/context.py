@@ -193,6 +193,27 @@ class ObjectStore(Protocol):
         """Store one part."""
         ...
 
+    def keeps_upload(self, upload_id: str) -> bool:
+        """Whether an upload of this id is kept by the gateway, if there is one; else it is the origin's."""
+        ...
+
+    async def copy_part(
+        self, name: ObjectName, upload_id: str, number: int, body: Body, size: int
+    ) -> PutResult:
+        """Make a part of a kept upload of bytes that were opened for reading; closes the body."""
+        ...
+
+    async def upload_part_copy(
+        self,
+        source: ObjectName,
+        name: ObjectName,
+        upload_id: str,
+        number: int,
+        headers: HeaderPairs = (),
+    ) -> PutResult:
+        """Have the origin copy a part into an upload of its own; `headers` are the request's own."""
+        ...
+
     async def complete_upload(  # noqa: PLR0913  # what AWS lets a Complete say
         self,
         name: ObjectName,

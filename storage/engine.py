@@ -20,6 +20,7 @@ from typing import ClassVar, Final, TypeVar
 from storage.acknowledged import acknowledged_line, acknowledged_page
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.assembly import Components, EngineParts
+from storage.copied import CopiedContent
 from storage.errors import (
     EngineClosedError,
     NoSuchKeyError,
@@ -42,6 +43,7 @@ from storage.reopen_pace import ReopenPace
 from storage.reports import barrier_report, pending_page, quarantined_page, status_report, update_levels
 from storage.requests import (
     BarrierReport,
+    Body,
     BucketEntry,
     CompletedPart,
     Content,
@@ -443,6 +445,31 @@ class Engine:
             if components.uploads.is_ours(upload_id):
                 return await components.uploads.put_part(name, upload_id, number, content)
             return await components.passing.upload_part(name, upload_id, number, content, origin_headers)
+
+    def keeps_upload(self, upload_id: str) -> bool:
+        """Whether an upload of this id is kept here, if there is one; else it is the origin's."""
+        return self._check_open().uploads.is_ours(upload_id)
+
+    async def copy_part(
+        self, name: ObjectName, upload_id: str, number: int, body: Body, size: int
+    ) -> PutResult:
+        """Make a part, of an upload that is kept here, of bytes that were opened for reading; the body is closed in any case."""
+        try:
+            async with self._writing(name) as components:
+                algorithm = components.uploads.open_upload(name, upload_id).checksum_algorithm
+                content = CopiedContent(body, size, algorithm, self._parts.workers.pool)
+                return await components.uploads.put_part(name, upload_id, number, content)
+        finally:
+            await body.close()
+
+    async def upload_part_copy(
+        self, source: ObjectName, name: ObjectName, upload_id: str, number: int, headers: Headers = ()
+    ) -> PutResult:
+        """Have the origin copy a part into an upload of its own; see `Passing.copy_part`."""
+        async with self._writing(name) as components:
+            view = await components.pointers.view(source)
+            seen = view.name if view else source
+            return await components.passing.copy_part(seen, name, upload_id, number, headers)
 
     async def complete_upload(  # noqa: PLR0913 - what the operation takes
         self,

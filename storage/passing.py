@@ -112,7 +112,8 @@ class Passing:
             OriginError: The origin refused or failed.
         """
         async with self._parts.through.operation(target, is_own=is_own) as passed:
-            await self._flush_source(source, target)
+            if source != target:
+                await self._flush_source(source)
             headers = await self._parts.conditional.checked(target, headers)
             answer = await self._parts.origin.copy_object(source, target, headers)
             passed.is_unknown = answer.is_earlier_unknown
@@ -123,14 +124,14 @@ class Passing:
             answer.headers,
         )
 
-    async def _flush_source(self, source: ObjectName, target: ObjectName) -> None:
+    async def _flush_source(self, source: ObjectName) -> None:
         """Bring the source to the origin as it was acknowledged.
 
         Not under the source's turn, which two copies in opposite directions would wait for in a ring. A write to the
         source that comes now is concurrent with the copy, and either order is right.
         """
         flusher = self._parts.flusher
-        if source == target or flusher.dirty_entry(source) is None:
+        if flusher.dirty_entry(source) is None:
             return
         await flusher.waits.flush_key(source)
         reason = flusher.quarantine_reason(source)
@@ -167,6 +168,27 @@ class Passing:
                 body = OutgoingBody(content.size, content.chunks, is_repeatable=False)
             answer = await self._parts.origin.upload_part(target, body, headers=headers)
         return PutResult(answer.etag, int(self._parts.wall_s()), content.checksums(), answer.headers)
+
+    async def copy_part(
+        self, source: ObjectName, name: ObjectName, upload_id: str, number: int, headers: Headers
+    ) -> PutResult:
+        """Have the origin copy a part, of a source that it sees as it was acknowledged.
+
+        Raises:
+            QuarantinedError: The origin refused the source's newest change.
+            NoSuchKeyError: There is no source; the upload's parts stay as they were.
+            OriginError: The origin refused or failed.
+        """
+        await self._flush_source(source)
+        answer = await self._parts.origin.upload_part_copy(
+            source, PartTarget(name, upload_id, number), headers
+        )
+        return PutResult(
+            answer.etag,
+            answer.last_modified_s or int(self._parts.wall_s()),
+            answer.checksums,
+            answer.headers,
+        )
 
     async def complete_upload(
         self, name: ObjectName, upload_id: str, parts: Sequence[CompletedPart], headers: Headers

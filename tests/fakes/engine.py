@@ -49,6 +49,7 @@ from storage.records import (
 )
 from storage.requests import (
     BarrierReport,
+    Body,
     BucketEntry,
     CompletedPart,
     Content,
@@ -370,6 +371,34 @@ class FakeStore:
         )
         upload.parts[number] = (part, data)
         return PutResult(part.etag, part.last_modified_s, part.checksums)
+
+    def keeps_upload(self, upload_id: str) -> bool:
+        return not upload_id.startswith("origin-")
+
+    async def copy_part(
+        self, name: ObjectName, upload_id: str, number: int, body: Body, size: int
+    ) -> PutResult:
+        pieces = []
+        while (piece := await body.next_piece()) is not None:
+            pieces.append(
+                piece.file.pread(piece.offset, piece.length) if isinstance(piece, FileSpan) else piece
+            )
+        await body.close()
+        data = b"".join(pieces)
+        assert len(data) == size, f"{len(data)} bytes of {size}"
+        return await self.upload_part(name, upload_id, number, FakeContent(data))
+
+    async def upload_part_copy(
+        self,
+        source: ObjectName,
+        name: ObjectName,
+        upload_id: str,
+        number: int,
+        headers: HeaderPairs = (),
+    ) -> PutResult:
+        await self._called("upload_part_copy")
+        self.copies.append((source, name, headers))
+        return PutResult("0" * 32, self.now_s)
 
     async def complete_upload(
         self,
