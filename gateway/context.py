@@ -16,7 +16,7 @@ from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.clock import Clock
 from storage.listing import ListQuery, ListResult
 from storage.publish import View
-from storage.records import BucketFacts
+from storage.records import BucketFacts, ObjectRecord
 from storage.requests import (
     BarrierReport,
     Body,
@@ -38,7 +38,7 @@ from storage.requests import (
     UploadsPage,
 )
 from storage.stats import Stats
-from storage.types import Checksum, ObjectName, RangeSpec
+from storage.types import Checksum, ObjectName, PartSpan, RangeSpec
 
 HeaderPairs = tuple[tuple[str, str], ...]
 
@@ -117,6 +117,10 @@ class ObjectStore(Protocol):
         self, name: ObjectName, wanted: RangeSpec | None = None, *, metadata_only: bool = False
     ) -> OpenObject:
         """Hold one version of an object for reading."""
+        ...
+
+    async def part_span(self, name: ObjectName, record: ObjectRecord, number: int) -> PartSpan:
+        """Say which bytes of a version one part is, where its record does not."""
         ...
 
     async def view(self, name: ObjectName) -> View | None:

@@ -15,6 +15,7 @@ from storage.clock import Clock
 from storage.commit import Commit
 from storage.compaction import Compaction
 from storage.condition_probe import ConditionProbe
+from storage.conditional_completes import ConditionalCompletes, ConditionalCompletesParts
 from storage.conditional_writes import ConditionalWrites
 from storage.conflicts import Conflicts, ConflictsParts
 from storage.dirty_rows import DirtyRows
@@ -394,6 +395,19 @@ def assemble(
                 generations=generations,
                 facts=facts,
                 conflicts=conflicts,
+                conditional=ConditionalCompletes(
+                    ConditionalCompletesParts(
+                        index=recovered.index,
+                        through=through,
+                        conditional=conditional,
+                        sender=sender,
+                        outgoing=outgoing,
+                        uploads=origin_uploads,
+                        early=early,
+                        commit=commit,
+                        clock=parts.clock,
+                    )
+                ),
                 policies=parts.policies,
                 ids=recovered.ids,
                 clock=parts.clock,

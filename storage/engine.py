@@ -35,9 +35,10 @@ from storage.index_keeper import IndexKeeper
 from storage.life import Life
 from storage.listing import ListQuery, ListResult
 from storage.opened import Opened
+from storage.origin.wire import is_conditional
 from storage.publish import View
 from storage.published_lister import OnGeneration, unheard
-from storage.records import FORMAT, BucketFacts, EpochEnded
+from storage.records import FORMAT, BucketFacts, EpochEnded, ObjectRecord
 from storage.recovery import Recovered, probe_disk
 from storage.reopen_pace import ReopenPace
 from storage.reports import barrier_report, pending_page, quarantined_page, status_report, update_levels
@@ -61,7 +62,7 @@ from storage.requests import (
     UploadsPage,
 )
 from storage.rows import Effects
-from storage.types import Checksum, ObjectName, RangeSpec
+from storage.types import Checksum, ObjectName, PartSpan, RangeSpec
 from storage.uploads import page_of_uploads
 
 log = logging.getLogger(__name__)
@@ -321,6 +322,21 @@ class Engine:
             needs_index=True,
         )
 
+    async def part_span(self, name: ObjectName, record: ObjectRecord, number: int) -> PartSpan:
+        """Say which bytes of a clean version one part of its upload is, where its record does not: the origin is asked.
+
+        Raises:
+            ObjectChangedError: The origin holds another version.
+            NotSupportedError: The origin says nothing of parts.
+            OriginError: 416 where there is no such part, and whatever else the origin says.
+        """
+        if record.origin is None:
+            raise NotSupportedError(f"the parts of {name} are not known")
+        found = await self._parts.origin.head_part(name, number, if_match=record.origin.etag)
+        if not found.count or found.span.stop > record.size:
+            raise NotSupportedError(f"the origin does not tell the parts of {name}")
+        return found
+
     async def view(self, name: ObjectName) -> View | None:
         """Say how a name under a published target is read; None where it means itself. See `Pointers.view`."""
         return await self._reading(lambda components: components.pointers.view(name), needs_index=False)
@@ -489,7 +505,8 @@ class Engine:
             if origin_reason:
                 raise NotSupportedError(f"{origin_reason} on completing an upload that the gateway keeps")
             expected = self._parts.object_checksums(checksums, size)
-            return await components.uploads.complete(name, upload_id, parts, expected)
+            conditions = tuple(pair for pair in origin_headers if is_conditional((pair,)))
+            return await components.uploads.complete(name, upload_id, parts, expected, conditions)
 
     async def abort_upload(self, name: ObjectName, upload_id: str) -> None:
         """Drop an upload."""

@@ -114,7 +114,8 @@ class Passing:
         async with self._parts.through.operation(target, is_own=is_own) as passed:
             if source != target:
                 await self._flush_source(source)
-            headers = await self._parts.conditional.checked(target, headers)
+            with passed.looking():
+                headers = await self._parts.conditional.checked(target, headers)
             answer = await self._parts.origin.copy_object(source, target, headers)
             passed.is_unknown = answer.is_earlier_unknown
         return PutResult(
@@ -196,12 +197,13 @@ class Passing:
         """Complete the origin's upload."""
         lines = tuple(PartToComplete(part.number, part.etag, part.checksums) for part in parts)
         async with self._parts.through.operation(name, replaces=not is_conditional(headers)) as passed:
-            try:
-                headers = await self._parts.conditional.checked(name, headers)
-            except (NoSuchKeyError, OriginRefusedError):
-                if await self._is_open(name, upload_id):
-                    raise
-                # What is there may be of this very Complete, sent before: the origin knows what it answered.
+            with passed.looking():
+                try:
+                    headers = await self._parts.conditional.checked(name, headers)
+                except (NoSuchKeyError, OriginRefusedError):
+                    if await self._is_open(name, upload_id):
+                        raise
+                    # What is there may be of this very Complete, sent before: the origin knows what it answered.
             answer = await self._parts.origin.complete_multipart_upload(
                 name, upload_id, lines, headers=headers
             )

@@ -25,6 +25,7 @@ from storage import keys
 from storage.backlog import Backlog
 from storage.clock import Clock
 from storage.commit import Commit
+from storage.conditional_completes import ConditionalCompletes
 from storage.conflicts import Conflicts
 from storage.early_flush import carried_on
 from storage.errors import (
@@ -56,7 +57,7 @@ from storage.records import (
 )
 from storage.requests import CompletedPart, Content, PartsPage, PutResult, UploadRequest, UploadsPage
 from storage.rows import SCAN_ROWS_MAX, RowSource, decode_part, decode_upload
-from storage.types import MIB, Checksum, ObjectName, WriteMode
+from storage.types import MIB, Checksum, Extent, ObjectName, WriteMode
 from storage.workers import Workers
 from storage.writemode import decide
 from storage.writer import new_entry, on_base, write_turn
@@ -85,6 +86,7 @@ class UploadsParts:
     generations: Generations
     facts: FactsTable
     conflicts: Conflicts
+    conditional: ConditionalCompletes
     policies: Callable[[], PolicyTable]
     ids: Ids
     clock: Clock
@@ -186,8 +188,12 @@ class Uploads:
         upload_id: str,
         wanted: Sequence[CompletedPart],
         object_checksums: ObjectChecksums,
+        conditions: tuple[tuple[str, str], ...] = (),
     ) -> PutResult:
         """Make an object of the named parts, durable on return; repeated, it gives the same answer for a day.
+
+        With `conditions`, headers of the client, the object is made at the origin: see `ConditionalCompletes.complete`, also for
+        what that raises.
 
         Raises:
             NoSuchUploadError: There is no such upload of this object.
@@ -208,7 +214,32 @@ class Uploads:
             parts = _named_parts(wanted, {part.number: part for part in self.parts(upload_id)})
             sizes = tuple(PartSize(p.number, p.size, p.etag, p.checksums) for p in parts)
             checksums = object_checksums(upload, sizes)
+            if conditions:
+                record = self._record(upload, sizes, checksums)
+                record = msgspec.structs.replace(record, extents=_joined_extents(parts))
+                return await self._parts.conditional.complete(upload_id, record, conditions)
             return await self._commit(upload, sizes, checksums)
+
+    def _record(
+        self, upload: UploadRecord, sizes: tuple[PartSize, ...], checksums: tuple[Checksum, ...]
+    ) -> ObjectRecord:
+        """Say what the object of these parts is. Its bytes are where the parts' are."""
+        return ObjectRecord(
+            FORMAT,
+            self._parts.ids.take_version_id(),
+            sum(part.size for part in sizes),
+            multipart_etag(sizes),
+            int(self._parts.clock.wall_s()),
+            ObjectState.DIRTY,
+            None,
+            Validated(),
+            headers=upload.headers,
+            user_metadata=upload.user_metadata,
+            tags=upload.tags,
+            checksums=checksums,
+            parts=sizes,
+            is_written_here=True,
+        )
 
     async def _commit(
         self, upload: UploadRecord, sizes: tuple[PartSize, ...], checksums: tuple[Checksum, ...]
@@ -217,22 +248,7 @@ class Uploads:
         async with write_turn(self._parts.facts, self._parts.queue, name, self._parts.check_writable):
             base = await self._parts.conflicts.base(name)
             now_s = self._parts.clock.wall_s()
-            record = ObjectRecord(
-                FORMAT,
-                self._parts.ids.take_version_id(),
-                sum(part.size for part in sizes),
-                multipart_etag(sizes),
-                int(now_s),
-                ObjectState.DIRTY,
-                None,
-                Validated(),
-                headers=upload.headers,
-                user_metadata=upload.user_metadata,
-                tags=upload.tags,
-                checksums=checksums,
-                parts=sizes,
-                is_written_here=True,
-            )
+            record = self._record(upload, sizes, checksums)
             entry = new_entry(
                 name,
                 record,
@@ -359,6 +375,16 @@ def _named_parts(wanted: Sequence[CompletedPart], present: dict[int, PartRecord]
 def _checksums_fit(named: CompletedPart, part: PartRecord) -> bool:
     known = {checksum.algorithm: checksum.value for checksum in part.checksums}
     return all(known.get(one.algorithm, one.value) == one.value for one in named.checksums)
+
+
+def _joined_extents(parts: Sequence[PartRecord]) -> tuple[Extent, ...]:
+    """Give the places of parts that follow each other, as those of one object."""
+    extents: list[Extent] = []
+    position = 0
+    for part in parts:
+        extents += [Extent(position + e.start, position + e.stop, e.location) for e in part.extents]
+        position += part.size
+    return tuple(extents)
 
 
 def multipart_etag(parts: Sequence[PartSize]) -> str:

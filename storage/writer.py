@@ -207,9 +207,10 @@ class Writer:
         replaces = not is_conditional(origin_headers) and not version_id
         async with self._parts.through.operation(name, replaces=replaces) as passed:
             # The condition of a delete of a version is on the version, which a HEAD of the object does not show.
-            headers = (
-                origin_headers if version_id else await self._parts.conditional.checked(name, origin_headers)
-            )
+            headers = origin_headers
+            if not version_id:
+                with passed.looking():
+                    headers = await self._parts.conditional.checked(name, origin_headers)
             answer = await self._parts.origin.delete_object(name, headers=headers, version_id=version_id)
             passed.is_unknown = answer.is_earlier_unknown
         return DeleteResult(name.key, version_id=answer.version_id, headers=answer.headers)
@@ -261,7 +262,8 @@ class Writer:
             is_held = held_back.enter_context(self._parts.held.room(content.size))
             held = await HeldContent.take(content) if is_held else None
             async with self._parts.through.operation(request.name, replaces=replaces) as passed:
-                headers = await self._parts.conditional.checked(request.name, request.origin_headers)
+                with passed.looking():
+                    headers = await self._parts.conditional.checked(request.name, request.origin_headers)
                 request = msgspec.structs.replace(request, origin_headers=headers)
                 if held is not None:
                     found = await self._send_held(request, held)

@@ -18,7 +18,7 @@ from gateway.s3.checksums import checksum_headers, declared_checksum, upload_che
 from gateway.s3.documents_in import DOCUMENT_BYTES_MAX, parse_complete
 from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
 from gateway.s3.metadata import STORAGE_CLASS, read_metadata
-from gateway.s3.passage import needs_origin, origin_headers
+from gateway.s3.passage import CONDITIONAL_HEADERS, needs_origin, origin_headers
 from gateway.s3.request import S3Request
 from gateway.s3.routes import PART_NUMBER_MAX, part_number
 from storage.records import UploadRecord
@@ -85,7 +85,8 @@ async def complete_upload(context: OperationContext, request: S3Request) -> S3Re
         [CompletedPart(part.number, part.etag, part.checksums) for part in parts],
         checksums=() if checksum is None else (checksum,),
         size=_object_size(headers.get("x-amz-mp-object-size")),
-        origin_reason=needs_origin(headers),
+        # A condition is no reason: where the upload is kept here, storage decides it with the origin.
+        origin_reason=needs_origin({n: v for n, v in headers.items() if n not in CONDITIONAL_HEADERS}),
         origin_headers=origin_headers(headers),
     )
     answer = documents_out.complete_upload(

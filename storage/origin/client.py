@@ -60,9 +60,10 @@ from storage.origin.wire import (
     copy_source,
     digest_headers,
     is_conditional,
+    parse_part,
     range_header,
 )
-from storage.types import ByteRange, ObjectName, Priority, RangeSpec
+from storage.types import ByteRange, ObjectName, PartSpan, Priority, RangeSpec
 
 SINGLE_DELETES_MAX: Final = 16
 """Deletes in flight of one batch where the origin knows no batches."""
@@ -186,6 +187,30 @@ class OriginClient(MultipartClient):
             return check_answer(answer.status, answer.headers, wanted=None).object
 
         return await self._caller.run(call, described)
+
+    async def head_part(self, name: ObjectName, number: int, *, if_match: str) -> PartSpan:
+        """Say which bytes of a version one part of its upload is (AWS API_HeadObject, partNumber).
+
+        Raises:
+            ObjectChangedError: The origin holds another version.
+            OriginRefusedError: 416, there is no such part.
+        """
+        headers = (*condition_headers(if_match, ""), _CHECKSUM_MODE)
+        query = (("partNumber", str(number)),)
+        call = Call("HeadObject", "HEAD", name.bucket, name.key, query=query, headers=headers)
+
+        async def described(answer: Answer) -> PartSpan:
+            answer.close()
+            return parse_part(answer.status, answer.headers, if_match=if_match)
+
+        try:
+            return await self._caller.run(call, described)
+        except NoSuchKeyError as error:
+            raise ObjectChangedError(f"{name} is not at the origin any more") from error
+        except OriginRefusedError as error:
+            if error.status == 412:
+                raise ObjectChangedError(f"{name} is no longer {if_match}") from error
+            raise
 
     async def put_object(
         self,

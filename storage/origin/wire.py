@@ -13,7 +13,15 @@ import msgspec
 
 from storage.errors import ObjectChangedError, OriginUnavailableError
 from storage.origin.signing import uri_encode
-from storage.types import ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, ObjectName, RangeSpec
+from storage.types import (
+    ByteRange,
+    Checksum,
+    ChecksumAlgorithm,
+    ChecksumType,
+    ObjectName,
+    PartSpan,
+    RangeSpec,
+)
 
 STORED_HEADERS: Final = (
     "content-type",
@@ -248,6 +256,26 @@ def check_answer(
     if if_match not in ("", "*", described.etag):
         raise ObjectChangedError(f"the origin holds {described.etag}, not {if_match}")
     return CheckedAnswer(described, byte_range)
+
+
+def parse_part(status: int, headers: Mapping[str, str], *, if_match: str) -> PartSpan:
+    """Read the answer to a HEAD of one part: 206 with its place; an origin that knows no parts answers 200 for the whole.
+
+    Raises:
+        ObjectChangedError: The origin does not know If-Match and holds another version.
+        OriginUnavailableError: Code BadAnswer, the fields contradict each other.
+    """
+    length = _content_length(headers)
+    count = _count(headers, "x-amz-mp-parts-count")
+    span, size = ByteRange(0, length), length
+    if status == 206:
+        span, size = parse_content_range(headers.get("content-range", ""))
+    elif length:
+        count = 0
+    described = parse_object(headers, size=size, is_whole=True)
+    if described.etag != if_match:
+        raise ObjectChangedError(f"the origin holds {described.etag}, not {if_match}")
+    return PartSpan(span, count, described.checksums)
 
 
 def parse_content_range(text: str) -> tuple[ByteRange, int]:

@@ -9,6 +9,7 @@ Obvious rather than fast. A test arranges with `make_bucket` and `put`, and make
 - `results`: how the next reads say that they were answered.
 - `views`: how names under published targets are read; `generation`: of what all listings are.
 - `publish_end`: how a publish ends, at the first question about it.
+- `part_spans`: where the parts of an object lie that was uploaded at the origin.
 - `gates`: the call of that name waits for its event, and says that it arrived.
 """
 
@@ -77,6 +78,7 @@ from storage.types import (
     ChecksumAlgorithm,
     ChecksumType,
     ObjectName,
+    PartSpan,
     RangeSpec,
 )
 
@@ -159,6 +161,7 @@ class FakeStore:
         self.files: File | None = None
         self.piece_bytes = MIB
         self.calls: list[str] = []
+        self.part_spans: list[PartSpan] = []
         self.bodies: list[FakeBody] = []
         self.opened: list[FakeOpenObject] = []
         self.put_requests: list[PutRequest] = []
@@ -231,6 +234,10 @@ class FakeStore:
         opened = FakeOpenObject(self, *found, result)
         self.opened.append(opened)
         return opened
+
+    async def part_span(self, name: ObjectName, record: ObjectRecord, number: int) -> PartSpan:
+        await self._called("part_span")
+        return self.part_spans[number - 1]
 
     async def put_object(self, request: PutRequest, content: Content) -> PutResult:
         await self._called("put_object")

@@ -466,6 +466,8 @@ class OriginStore:
         size = len(body)
         if "partNumber" in request.query and found.part_sizes:
             number = int(request.query["partNumber"])
+            if number > len(found.part_sizes):
+                raise S3Error(416, "InvalidPartNumber")
             start = sum(found.part_sizes[: number - 1])
             headers["x-amz-mp-parts-count"] = str(len(found.part_sizes))
             body, status = body[start : start + found.part_sizes[number - 1]], 206
