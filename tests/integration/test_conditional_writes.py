@@ -1,8 +1,8 @@
 """Conditional writes of one gateway: one winner whatever the origin knows of conditions, and no refusal by an own attempt."""
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from email.utils import formatdate
+from typing import TypeVar
 
 import pytest
 
@@ -14,6 +14,7 @@ from storage.errors import (
     OriginRefusedError,
     OriginUnavailableError,
     QuarantinedError,
+    StorageError,
 )
 from storage.flush_events import FlushSettings
 from storage.policy import Freshness, FreshnessMode, Policy
@@ -21,6 +22,7 @@ from storage.requests import CompletedPart, PutRequest, PutResult, UploadRequest
 from storage.types import MIB, ObjectName
 from tests.fakes.origin_faults import Fault
 from tests.fakes.running_engine import BUCKET, BytesContent, RunningEngine, running_engine, until
+from tests.fakes.tasks import start, turns
 
 QUICK = FlushSettings(origin_timeout_s=0.05, retry_s_min=0.001, retry_s_max=0.01)
 HELD = Policy(flush_delay_s=3600.0, freshness=Freshness(FreshnessMode.TTL, 60.0))
@@ -29,17 +31,22 @@ ABSENT = (("if-none-match", "*"),)
 
 Headers = tuple[tuple[str, str], ...]
 
+T = TypeVar("T")
+
 
 async def put_if(running: RunningEngine, data: bytes, conditions: Headers) -> PutResult:
+    """Put under conditions."""
     request = PutRequest(NAME, origin_reason="conditional", origin_headers=conditions)
     return await running.engine.put_object(request, BytesContent(data))
 
 
 async def delete_if(running: RunningEngine, conditions: Headers) -> None:
+    """Delete under conditions."""
     await running.engine.delete_object(NAME, origin_reason="conditional", origin_headers=conditions)
 
 
 async def upload(running: RunningEngine, *parts: bytes) -> tuple[str, list[CompletedPart]]:
+    """Open an upload and send its parts; give its id and the lines of its Complete."""
     upload_id, _ = await running.engine.create_upload(UploadRequest(NAME))
     lines = []
     for number, data in enumerate(parts, start=1):
@@ -51,11 +58,21 @@ async def upload(running: RunningEngine, *parts: bytes) -> tuple[str, list[Compl
 async def complete_if(
     running: RunningEngine, upload_id: str, lines: Sequence[CompletedPart], conditions: Headers = ABSENT
 ) -> PutResult:
+    """Complete under conditions."""
     return await running.engine.complete_upload(NAME, upload_id, lines, origin_headers=conditions)
 
 
 def at_origin(running: RunningEngine) -> bytes | None:
+    """Give what the origin has."""
     return running.origin.store.body(BUCKET, "k")
+
+
+async def outcome(work: Awaitable[T]) -> T | StorageError:
+    """Give what work gives, or what it fails with."""
+    try:
+        return await work
+    except StorageError as error:
+        return error
 
 
 async def place(running: RunningEngine, where: str) -> str:
@@ -127,7 +144,7 @@ async def test_one_of_sixteen_wins_and_a_lock_that_was_let_go_can_be_taken(*, he
 
         for turn in range(5):
             tries = [try_complete(n) if n % 2 else try_put(n) for n in range(16)]
-            ends = await asyncio.gather(*tries, return_exceptions=True)
+            ends = [await outcome(one) for one in [start(one) for one in tries]]
             won = [end for end in ends if isinstance(end, bytes)]
             lost = [end for end in ends if not isinstance(end, bytes)]
             assert len(won) == 1, (turn, ends)
@@ -164,7 +181,7 @@ async def test_a_writer_that_comes_between_the_look_and_the_write_is_not_written
     async with running_engine(flush=QUICK) as running:
         etag = await place(running, "origin")
         gate = running.origin.hold("HEAD", f"{BUCKET}/k")
-        writing = asyncio.create_task(put_if(running, b"mine", (("if-match", f'"{etag}"'),)))
+        writing = start(put_if(running, b"mine", (("if-match", f'"{etag}"'),)))
         await gate.reached.wait()
         running.origin.store.put(BUCKET, "k", b"theirs")
         gate.open()
@@ -198,13 +215,15 @@ async def test_an_attempt_without_an_answer_is_told_so_and_is_not_repeated(opera
             await place(running, "origin")
         running.origin.faults.add(Fault(operation=operation, drop="after"))
 
+        attempt: Awaitable[object]
+        if operation == "PutObject":
+            attempt = put_if(running, b"mine", ABSENT)
+        elif operation == "DeleteObject":
+            attempt = delete_if(running, (("if-match", "*"),))
+        else:
+            attempt = complete_if(running, upload_id, lines)
         with pytest.raises(OriginUnavailableError) as raised:
-            if operation == "PutObject":
-                await put_if(running, b"mine", ABSENT)
-            elif operation == "DeleteObject":
-                await delete_if(running, (("if-match", "*"),))
-            else:
-                await complete_if(running, upload_id, lines)
+            await attempt
 
         assert raised.value.outcome_unknown
         assert running.origin.requests_of(operation) == 1
@@ -343,10 +362,10 @@ async def test_abort_and_conditional_complete_have_one_outcome() -> None:
     async with running_engine(flush=QUICK) as running:
         upload_id, lines = await upload(running, b"part")
         gate = running.origin.hold("POST", f"{BUCKET}/k")
-        completing = asyncio.create_task(complete_if(running, upload_id, lines))
+        completing = start(complete_if(running, upload_id, lines))
         await gate.reached.wait()
-        aborting = asyncio.create_task(running.engine.abort_upload(NAME, upload_id))
-        await asyncio.sleep(0.01)
+        aborting = start(running.engine.abort_upload(NAME, upload_id))
+        await turns()
         assert not aborting.done()
         gate.open()
 
@@ -363,7 +382,7 @@ async def test_kill_at_any_request_keeps_what_was_acknowledged_and_repeats_to_on
             upload_id, lines = await upload(running, b"a" * (5 * MIB), b"b")
             running.origin.log.clear()
             running.origin.faults.add(Fault(skip=number, times=1, drop="after"))
-            ended = await asyncio.gather(complete_if(running, upload_id, lines), return_exceptions=True)
+            ended = await outcome(complete_if(running, upload_id, lines))
             filesystem, home = running.stop_uncleanly()
             was_hit = running.origin.faults.hits > 0
             running.origin.faults.clear()
@@ -381,6 +400,6 @@ async def test_kill_at_any_request_keeps_what_was_acknowledged_and_repeats_to_on
                 ]
                 assert not open_ours
             if not was_hit:
-                assert isinstance(ended[0], PutResult)
+                assert isinstance(ended, PutResult)
                 return
     raise AssertionError("a Complete has fewer requests")
