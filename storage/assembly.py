@@ -60,6 +60,7 @@ from storage.through import Through
 from storage.types import EXTENT_BYTES_MAX, MIB, Checksum
 from storage.unreadable import Unreadable
 from storage.uploads import ObjectChecksums, Uploads, UploadsParts
+from storage.uploads_lister import UploadsLister
 from storage.workers import Workers
 from storage.writer import Writer, WriterParts
 
@@ -163,6 +164,7 @@ class Components:
     reader: Reader
     writer: Writer
     uploads: Uploads
+    uploads_lister: UploadsLister
     lister: Lister
     passing: Passing
     relay: Relay
@@ -418,6 +420,7 @@ def assemble(
                 check_writable=pointers.check_writable,
             )
         ),
+        uploads_lister=UploadsLister(parts.origin, flusher.origin_upload_ids),
         lister=lister,
         passing=passing,
         relay=Relay(

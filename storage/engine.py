@@ -63,7 +63,7 @@ from storage.requests import (
 )
 from storage.rows import Effects
 from storage.types import Checksum, ObjectName, PartSpan, RangeSpec
-from storage.uploads import page_of_uploads
+from storage.uploads_lister import UploadsQuery
 
 log = logging.getLogger(__name__)
 
@@ -544,14 +544,8 @@ class Engine:
         await components.facts.facts(bucket)
         # All rows of uploads are looked at, which may take long where many were completed lately.
         ours = await self._parts.workers.pool.run(components.uploads.open_uploads, bucket)
-        theirs = await components.passing.uploads(bucket, prefix)
-        return page_of_uploads(
-            (*ours, *theirs),
-            prefix=prefix,
-            delimiter=delimiter,
-            after=(key_marker, upload_id_marker),
-            max_uploads=max_uploads,
-        )
+        query = UploadsQuery(bucket, prefix, delimiter, (key_marker, upload_id_marker), max_uploads)
+        return await components.uploads_lister.page(query, ours)
 
     # --- for the operator --------------------------------------------------------------------------------------------
 

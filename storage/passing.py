@@ -36,8 +36,7 @@ from storage.writer import held_body
 
 Headers = tuple[tuple[str, str], ...]
 
-UPLOAD_PAGES_MAX: Final = 100
-"""So many pages of the origin's uploads are read for one listing: 100,000 uploads."""
+STORAGE_CLASS: Final = "x-amz-storage-class"
 
 
 @dataclass(slots=True)
@@ -225,34 +224,30 @@ class Passing:
         self, name: ObjectName, upload_id: str, *, part_marker: int, max_parts: int
     ) -> PartsPage:
         """Give the parts of the origin's upload behind a marker, at most `max_parts`."""
-        page = await self._parts.origin.list_parts(name, upload_id, marker=part_marker)
+        if max_parts <= 0:
+            # Whether there is such an upload is the question then; not every origin takes a page of none.
+            await self._parts.origin.list_parts(name, upload_id, marker=part_marker, max_parts=1)
+            upload = UploadRecord(FORMAT, upload_id, name.bucket, name.key, 0.0, "")
+            return PartsPage(upload, (), is_truncated=False, next_part_marker=part_marker)
+        page = await self._parts.origin.list_parts(name, upload_id, marker=part_marker, max_parts=max_parts)
         parts = tuple(
             PartRecord(FORMAT, p.number, p.size, p.etag, p.last_modified_s, checksums=p.checksums)
             for p in page.parts[:max_parts]
         )
-        upload = UploadRecord(FORMAT, upload_id, name.bucket, name.key, 0.0, "")
+        storage_class = ((STORAGE_CLASS, page.storage_class),) if page.storage_class else ()
+        upload = UploadRecord(
+            FORMAT,
+            upload_id,
+            name.bucket,
+            name.key,
+            0.0,
+            "",
+            headers=storage_class,
+            checksum_algorithm=page.checksum_algorithm,
+            checksum_type=page.checksum_type,
+        )
         is_truncated = page.is_truncated or len(page.parts) > len(parts)
         return PartsPage(upload, parts, is_truncated, parts[-1].number if parts else part_marker)
-
-    async def uploads(self, bucket: str, prefix: str) -> tuple[UploadRecord, ...]:
-        """Give the open uploads that clients have at the origin, without our own."""
-        own = self._parts.flusher.origin_upload_ids()
-        found: list[UploadRecord] = []
-        key_marker = upload_id_marker = ""
-        for _ in range(UPLOAD_PAGES_MAX):
-            page = await self._parts.origin.list_multipart_uploads(
-                bucket, prefix, key_marker=key_marker, upload_id_marker=upload_id_marker
-            )
-            found += [
-                UploadRecord(FORMAT, u.upload_id, bucket, u.key, float(u.initiated_s), "")
-                for u in page.uploads
-            ]
-            if not page.is_truncated:
-                break
-            key_marker, upload_id_marker = page.next_key_marker, page.next_upload_id_marker
-        # One of ours may have come or gone while the pages were read.
-        own |= self._parts.flusher.origin_upload_ids()
-        return tuple(upload for upload in found if upload.upload_id not in own)
 
 
 def _location_document(region: str) -> bytes:

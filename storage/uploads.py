@@ -55,7 +55,7 @@ from storage.records import (
     UploadRecord,
     Validated,
 )
-from storage.requests import CompletedPart, Content, PartsPage, PutResult, UploadRequest, UploadsPage
+from storage.requests import CompletedPart, Content, PartsPage, PutResult, UploadRequest
 from storage.rows import SCAN_ROWS_MAX, RowSource, decode_part, decode_upload
 from storage.types import MIB, Checksum, Extent, ObjectName, WriteMode
 from storage.workers import Workers
@@ -393,63 +393,3 @@ def multipart_etag(parts: Sequence[PartSize]) -> str:
     for part in parts:
         digest.update(bytes.fromhex(part.etag))
     return f"{digest.hexdigest()}-{len(parts)}"
-
-
-def page_of_uploads(
-    uploads: Sequence[UploadRecord],
-    *,
-    prefix: str,
-    delimiter: str,
-    after: tuple[str, str],
-    max_uploads: int,
-) -> UploadsPage:
-    """Cut one page of ListMultipartUploads out of all open uploads, in no order; prefixes count as uploads do.
-
-    `after` is the key marker and the upload id marker; a marker without upload id is behind all uploads of its key.
-    """
-    if max_uploads <= 0:
-        return UploadsPage((), (), is_truncated=False)
-    key_marker, _ = after
-    shown: list[UploadRecord] = []
-    prefixes: list[str] = []
-    last = ("", "")
-    for upload in _uploads_behind(uploads, after):
-        if not upload.key.startswith(prefix):
-            continue
-        at = upload.key.find(delimiter, len(prefix)) if delimiter else -1
-        group = upload.key[: at + len(delimiter)] if at >= 0 else ""
-        if group and (group in prefixes[-1:] or key_marker.startswith(group)):
-            continue
-        if len(shown) + len(prefixes) >= max_uploads:
-            return UploadsPage(
-                tuple(shown),
-                tuple(prefixes),
-                is_truncated=True,
-                next_key_marker=last[0],
-                next_upload_id_marker=last[1],
-            )
-        if group:
-            prefixes.append(group)
-            last = (group, "")
-        else:
-            shown.append(upload)
-            last = (upload.key, upload.upload_id)
-    return UploadsPage(tuple(shown), tuple(prefixes), is_truncated=False)
-
-
-def _uploads_behind(uploads: Sequence[UploadRecord], after: tuple[str, str]) -> list[UploadRecord]:
-    """Give the uploads behind a marker by key, then by when they were opened (AWS API_ListMultipartUploads)."""
-    ordered = sorted(uploads, key=lambda upload: (upload.key, upload.initiated_s, upload.upload_id))
-    key_marker, upload_id_marker = after
-    if not key_marker:
-        return ordered
-    for place, upload in enumerate(ordered):
-        if (upload.key, upload.upload_id) == after:
-            return ordered[place + 1 :]
-    # The marker's own upload has ended since, so only its id can say what comes behind it.
-    return [
-        upload
-        for upload in ordered
-        if upload.key > key_marker
-        or (upload.key == key_marker and upload_id_marker and upload.upload_id > upload_id_marker)
-    ]

@@ -100,7 +100,17 @@ async def complete_upload(context: OperationContext, request: S3Request) -> S3Re
 
 
 async def abort_upload(context: OperationContext, request: S3Request) -> S3Response:
-    """Answer AbortMultipartUpload."""
+    """Answer AbortMultipartUpload.
+
+    Raises:
+        S3Error: NotImplemented for a condition on when the upload was opened, which only directory buckets know.
+    """
+    if "x-amz-if-match-initiated-time" in request.headers:
+        raise S3Error(
+            ErrorCode.NOT_IMPLEMENTED,
+            "x-amz-if-match-initiated-time is not implemented.",
+            extra={"Header": "x-amz-if-match-initiated-time"},
+        )
     await context.store.abort_upload(object_name(request), _upload_id(request))
     return empty_response(204)
 

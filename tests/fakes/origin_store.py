@@ -640,6 +640,9 @@ class OriginStore:
         is_truncated = len(numbers) > limit
         next_marker = numbers[limit - 1] if is_truncated else (numbers[-1] if numbers else 0)
         head = f"<IsTruncated>{str(is_truncated).lower()}</IsTruncated><NextPartNumberMarker>{next_marker}</NextPartNumberMarker>"
+        algorithm = upload.headers.get("x-amz-checksum-algorithm", "")
+        head += f"<ChecksumAlgorithm>{algorithm}</ChecksumAlgorithm>" if algorithm else ""
+        head += f"<StorageClass>{upload.headers.get('x-amz-storage-class', 'STANDARD')}</StorageClass>"
         return document("ListPartsResult", head + lines)
 
     # --- Changing state ----------------------------------------------------------------------------------------------
