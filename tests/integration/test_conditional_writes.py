@@ -7,6 +7,7 @@ from typing import TypeVar
 import pytest
 
 from gateway.s3.failures import to_s3_error
+from storage.early_flush import EarlyFlushSettings
 from storage.errors import (
     NoSuchKeyError,
     NoSuchUploadError,
@@ -332,6 +333,27 @@ async def test_repeated_complete_is_not_refused_by_its_own_first_attempt(*, is_k
                 assert next_.engine.status().open_uploads == 0
         else:
             made = await complete_if(running, upload_id, lines)
+
+        assert made.etag == running.origin.store.buckets[BUCKET].objects["k"].etag
+        assert len(running.origin.store.etags(BUCKET, "k")) == 1
+
+
+async def test_early_flush_keeps_the_evidence_that_a_killed_process_completed() -> None:
+    """Its upload at the origin is gone, which the next process finds when it would go on with it; the repetition is a success."""
+    early = EarlyFlushSettings(bytes_min=2 * 5 * MIB, settle_s=0.0, look_again_s=0.01)
+    async with running_engine(flush=QUICK, early=early) as running:
+        upload_id, lines = await upload(running, b"x" * (5 * MIB), b"y" * (5 * MIB), b"z")
+        await until(lambda: running.engine.status().early_bytes > 10 * MIB)
+        running.origin.faults.add(Fault(operation="CompleteMultipartUpload", drop="after"))
+        assert isinstance(await outcome(complete_if(running, upload_id, lines)), OriginUnavailableError)
+        filesystem, home = running.stop_uncleanly()
+        running.origin.log.clear()
+        async with running_engine(
+            origin=running.origin, filesystem=filesystem, index_home=home, flush=QUICK, early=early
+        ) as next_:
+            await until(lambda: any(one.operation == "ListParts" for one in running.origin.log))
+            await turns()
+            made = await complete_if(next_, upload_id, lines)
 
         assert made.etag == running.origin.store.buckets[BUCKET].objects["k"].etag
         assert len(running.origin.store.etags(BUCKET, "k")) == 1
