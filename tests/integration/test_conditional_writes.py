@@ -177,6 +177,23 @@ async def test_a_deletes_size_and_date_are_those_that_clients_see() -> None:
         await delete_if(running, (("x-amz-if-match-size", "6"),))
 
 
+async def test_conditions_of_a_copy_are_on_its_target() -> None:
+    """AWS API_CopyObject, If-Match and If-None-Match; this origin knows neither for copies."""
+    async with running_engine(flush=QUICK, policy=HELD) as running:
+        etag = await place(running, "dirty")
+        source = ObjectName(BUCKET, "source")
+        await running.put("source", b"copied")
+
+        with pytest.raises(OriginRefusedError):
+            await running.engine.copy_object(source, NAME, ABSENT)
+        with pytest.raises(NoSuchKeyError):
+            await running.engine.copy_object(source, ObjectName(BUCKET, "free"), (("if-match", "*"),))
+        assert running.origin.requests_of("CopyObject") == 0
+        await running.engine.copy_object(source, NAME, (("if-match", f'"{etag}"'),))
+
+        assert (await running.get("k")).data == b"copied"
+
+
 async def test_a_writer_that_comes_between_the_look_and_the_write_is_not_written_over() -> None:
     """What is sent carries the ETag that was seen, so an origin that heeds it decides against writers elsewhere."""
     async with running_engine(flush=QUICK) as running:
