@@ -376,6 +376,23 @@ async def test_early_flush_keeps_the_evidence_that_a_killed_process_completed() 
         assert len(running.origin.store.etags(BUCKET, "k")) == 1
 
 
+async def test_complete_waits_for_what_the_early_flush_has_begun() -> None:
+    """The upload that is being opened at the origin is the one that is completed, and not replaced under the Complete."""
+    early = EarlyFlushSettings(bytes_min=5 * MIB, settle_s=0.0, look_again_s=0.01)
+    async with running_engine(flush=QUICK, early=early) as running:
+        gate = running.origin.hold("POST", f"{BUCKET}/k")
+        upload_id, lines = await upload(running, b"x" * (5 * MIB), b"y")
+        await gate.reached.wait()
+        completing = start(complete_if(running, upload_id, lines))
+        await turns()
+        gate.open()
+        await completing
+
+        assert at_origin(running) == b"x" * (5 * MIB) + b"y"
+        assert running.origin.requests_of("CreateMultipartUpload") == 1
+        assert not running.origin.store.uploads
+
+
 async def test_complete_that_lands_late_under_its_repetition_is_a_success() -> None:
     """The first attempt takes effect between the second one's look and its Complete."""
     async with running_engine(flush=QUICK) as running:
