@@ -15,9 +15,8 @@ Obvious rather than fast. A test arranges with `make_bucket` and `put`, and make
 
 # ruff: noqa: ARG002  # a fake takes all that the port gives it
 import asyncio
-import base64
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -81,6 +80,7 @@ from storage.types import (
     PartSpan,
     RangeSpec,
 )
+from tests.fakes.whole_content import FakeContent, taken
 
 if TYPE_CHECKING:
     from storage.filesystem import File
@@ -242,7 +242,7 @@ class FakeStore:
     async def put_object(self, request: PutRequest, content: Content) -> PutResult:
         await self._called("put_object")
         self._bucket(request.name.bucket)
-        data = await _taken(content)
+        data = await taken(content)
         await self._called("put_object_taken")
         self.put_requests.append(request)
         record = self._store(request, data, content.checksums(), hashlib.md5(data).hexdigest(), ())
@@ -331,7 +331,7 @@ class FakeStore:
     async def relay(self, request: RelayRequest, content: Content | None = None) -> RelayReply:
         await self._called("relay")
         self._bucket(request.name.bucket)
-        self.relayed.append((request, request.body if content is None else await _taken(content)))
+        self.relayed.append((request, request.body if content is None else await taken(content)))
         pieces = self.script.pop(0) if self.script else []
         size = sum(len(piece) for piece in pieces if isinstance(piece, bytes))
         status, headers, length = self.replies.pop(0) if self.replies else (200, (), size)
@@ -372,7 +372,7 @@ class FakeStore:
     ) -> PutResult:
         await self._called("upload_part")
         upload = self._open_upload(name, upload_id)
-        data = await _taken(content)
+        data = await taken(content)
         part = PartRecord(
             FORMAT, number, len(data), hashlib.md5(data).hexdigest(), self.now_s, content.checksums()
         )
@@ -642,34 +642,6 @@ class FakeStore:
                 ChecksumAlgorithm(upload.checksum_algorithm), ChecksumType(upload.checksum_type), sums
             ),
         )
-
-
-class FakeContent:
-    """A body that is there already."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    @property
-    def size(self) -> int:
-        return len(self._data)
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        if self._data:
-            yield self._data
-
-    def checksums(self) -> tuple[Checksum, ...]:
-        return (
-            Checksum(
-                ChecksumAlgorithm.SHA256, base64.b64encode(hashlib.sha256(self._data).digest()).decode()
-            ),
-        )
-
-
-async def _taken(content: Content) -> bytes:
-    data = b"".join([piece async for piece in content.chunks()])
-    assert len(data) == content.size, "a content that does not raise is whole"
-    return data
 
 
 class FakeEngine(FakeStore):

@@ -9,9 +9,10 @@ import pytest
 from storage.errors import OriginRefusedError, StorageError
 from storage.requests import UploadRequest
 from storage.types import ObjectName
-from tests.fakes.engine import FakeContent, Gate
+from tests.fakes.engine import Gate
 from tests.fakes.gateway import RawConnection, RunningGateway, in_thread, running_gateway, until
 from tests.fakes.tasks import start, turns
+from tests.fakes.whole_content import FakeContent
 
 COMPLETE = (
     b"<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>900150983cd24fb0d6963f7d28e17f72</ETag></Part>"
