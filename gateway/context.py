@@ -16,7 +16,7 @@ from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.clock import Clock
 from storage.listing import ListQuery, ListResult
 from storage.publish import View
-from storage.records import BucketFacts
+from storage.records import BucketFacts, ObjectRecord
 from storage.requests import (
     BarrierReport,
     Body,
@@ -38,7 +38,7 @@ from storage.requests import (
     UploadsPage,
 )
 from storage.stats import Stats
-from storage.types import Checksum, ObjectName, RangeSpec
+from storage.types import Checksum, ObjectName, PartSpan, RangeSpec
 
 HeaderPairs = tuple[tuple[str, str], ...]
 
@@ -119,6 +119,10 @@ class ObjectStore(Protocol):
         """Hold one version of an object for reading."""
         ...
 
+    async def part_span(self, name: ObjectName, record: ObjectRecord, number: int) -> PartSpan:
+        """Say which bytes of a version one part is, where its record does not."""
+        ...
+
     async def view(self, name: ObjectName) -> View | None:
         """Say how a name under a published target is read; None where it means itself."""
         ...
@@ -191,6 +195,27 @@ class ObjectStore(Protocol):
         origin_headers: HeaderPairs = (),
     ) -> PutResult:
         """Store one part."""
+        ...
+
+    def keeps_upload(self, upload_id: str) -> bool:
+        """Whether an upload of this id is kept by the gateway, if there is one; else it is the origin's."""
+        ...
+
+    async def copy_part(
+        self, name: ObjectName, upload_id: str, number: int, body: Body, size: int
+    ) -> PutResult:
+        """Make a part of a kept upload of bytes that were opened for reading; closes the body."""
+        ...
+
+    async def upload_part_copy(
+        self,
+        source: ObjectName,
+        name: ObjectName,
+        upload_id: str,
+        number: int,
+        headers: HeaderPairs = (),
+    ) -> PutResult:
+        """Have the origin copy a part into an upload of its own; `headers` are the request's own."""
         ...
 
     async def complete_upload(  # noqa: PLR0913  # what AWS lets a Complete say

@@ -16,9 +16,10 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from aiohttp import web
@@ -30,6 +31,7 @@ from gateway.access_log import AccessEntry, AccessLog
 from gateway.body import IncomingBody, Intake
 from gateway.context import XML_TYPE, ObjectStore, OperationContext, S3Response
 from gateway.cross_origin import CrossOriginRules
+from gateway.late_answer import BLANKS_EVERY_S, LONG_OPERATIONS, LateBody, answered_late
 from gateway.operations.table import operate
 from gateway.respond import Sender, Wire, head_bytes
 from gateway.s3.auth import Authenticated, Credential, authenticate
@@ -114,6 +116,7 @@ class ServerParts:
     stats: RequestStats
     connections_max: int
     stalled_send_s: float
+    blanks_every_s: float = BLANKS_EVERY_S
 
 
 class _Written(web.StreamResponse):
@@ -335,9 +338,24 @@ class S3Server:
         context = self._context(identity, body, exchange.wire)
         exchange.stamps = context.stamps
         try:
-            return await operate(operation, context, request)
+            working = operate(operation, context, request)
+            # HTTP/1.0 knows no chunks, in which an answer is sent that is not there yet.
+            if operation not in LONG_OPERATIONS or raw.version < (1, 1):
+                return await working
+            return await answered_late(working, partial(self._late_document, exchange), parts.blanks_every_s)
         finally:
             self._cross_origin.note(operation, request.bucket)
+
+    async def _late_document(self, exchange: _Exchange, working: Awaitable[S3Response]) -> bytes:
+        """Give the document of an answer whose head has left, or that of the error in its place."""
+        try:
+            response = await working
+        except Exception as error:  # noqa: BLE001  # as in `_serve`, which sees no error of a late answer
+            s3_error = self._as_s3_error(error, exchange)
+            exchange.code = s3_error.code
+            return self._error_document(exchange, s3_error)
+        assert isinstance(response.body, bytes), "a long operation answers a document"
+        return response.body
 
     def _context(self, identity: Authenticated, body: IncomingBody, wire: Wire) -> OperationContext:
         return OperationContext(
@@ -375,14 +393,8 @@ class S3Server:
 
     async def _send_error(self, exchange: _Exchange, error: S3Error) -> None:
         exchange.code = error.code
-        raw = exchange.raw
         headers = (XML_TYPE, *((name.lower(), value) for name, value in error.headers.items()))
-        document = render(
-            error,
-            resource=raw.raw_path.partition("?")[0],
-            request_id=exchange.request_id,
-            host_id=self._host_id,
-        )
+        document = self._error_document(exchange, error)
         has_body = error.status != 304
         response = S3Response(error.status, headers, document, len(document))
         if not has_body:
@@ -393,10 +405,14 @@ class S3Server:
             _log.debug("%s: cut: %s", exchange.request_id, failure)
             self._cut(exchange)
 
+    def _error_document(self, exchange: _Exchange, error: S3Error) -> bytes:
+        resource = exchange.raw.raw_path.partition("?")[0]
+        return render(error, resource=resource, request_id=exchange.request_id, host_id=self._host_id)
+
     async def _send(self, exchange: _Exchange, response: S3Response) -> None:
         body = None if response.body is None or isinstance(response.body, bytes) else response.body
         try:
-            if body is None or exchange.raw.method in _READING:
+            if body is None or exchange.raw.method in _READING or isinstance(body, LateBody):
                 await self._write(exchange, response)
             else:
                 # What it did is done, so its body too ends with its client's connection.

@@ -15,6 +15,8 @@ from storage.clock import Clock
 from storage.commit import Commit
 from storage.compaction import Compaction
 from storage.condition_probe import ConditionProbe
+from storage.conditional_completes import ConditionalCompletes, ConditionalCompletesParts
+from storage.conditional_writes import ConditionalWrites
 from storage.conflicts import Conflicts, ConflictsParts
 from storage.dirty_rows import DirtyRows
 from storage.early_flush import EarlyFlushPlanner, EarlyFlushSettings, may_travel
@@ -58,6 +60,7 @@ from storage.through import Through
 from storage.types import EXTENT_BYTES_MAX, MIB, Checksum
 from storage.unreadable import Unreadable
 from storage.uploads import ObjectChecksums, Uploads, UploadsParts
+from storage.uploads_lister import UploadsLister
 from storage.workers import Workers
 from storage.writer import Writer, WriterParts
 
@@ -161,6 +164,7 @@ class Components:
     reader: Reader
     writer: Writer
     uploads: Uploads
+    uploads_lister: UploadsLister
     lister: Lister
     passing: Passing
     relay: Relay
@@ -303,12 +307,14 @@ def assemble(
         )
     )
     held = HeldBodies()
+    conditional = ConditionalWrites(parts.origin, dirty_rows.version)
     lister = Lister(recovered.index, parts.origin, state, parts.workers.pool)
     passing = Passing(
         PassingParts(
             origin=parts.origin,
             control=parts.control,
             through=through,
+            conditional=conditional,
             flusher=flusher,
             facts=facts,
             held=held,
@@ -369,6 +375,7 @@ def assemble(
                 generations=generations,
                 facts=facts,
                 conflicts=conflicts,
+                conditional=conditional,
                 through=through,
                 origin=parts.origin,
                 policies=parts.policies,
@@ -390,6 +397,19 @@ def assemble(
                 generations=generations,
                 facts=facts,
                 conflicts=conflicts,
+                conditional=ConditionalCompletes(
+                    ConditionalCompletesParts(
+                        index=recovered.index,
+                        through=through,
+                        conditional=conditional,
+                        sender=sender,
+                        outgoing=outgoing,
+                        uploads=origin_uploads,
+                        early=early,
+                        commit=commit,
+                        clock=parts.clock,
+                    )
+                ),
                 policies=parts.policies,
                 ids=recovered.ids,
                 clock=parts.clock,
@@ -400,6 +420,7 @@ def assemble(
                 check_writable=pointers.check_writable,
             )
         ),
+        uploads_lister=UploadsLister(parts.origin, flusher.origin_upload_ids),
         lister=lister,
         passing=passing,
         relay=Relay(

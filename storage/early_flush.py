@@ -127,6 +127,7 @@ class _Upload:
     losses: int = 0
     retry_at_s: float = 0.0
     is_left: bool = False
+    is_inherited: bool = False
 
     def __repr__(self) -> str:
         return (
@@ -196,12 +197,23 @@ class EarlyFlushPlanner:
         upload = self._uploads.get(upload_id)
         return upload is not None and upload.origin_upload_id == origin_upload_id
 
+    def is_inherited(self, upload_id: str) -> bool:
+        """Whether an open upload was carried by one at the origin when this process learnt of it.
+
+        The process before may have sent its Complete there (`conditional_completes.py`), and not have heard or written down the
+        outcome. Where such a one is gone, its name is the evidence that whoever completes next looks for.
+        """
+        upload = self._uploads.get(upload_id)
+        return upload is not None and upload.is_inherited
+
     # --- what happens to uploads -------------------------------------------------------------------------------------
 
     def add_upload(self, upload_id: str, name: ObjectName, origin_upload_id: str = "") -> None:
         """Learn of an open upload; `origin_upload_id` is what carries it already, "" nothing."""
         stage = Stage.UNLISTED if origin_upload_id else Stage.LOCAL
-        self._uploads[upload_id] = _Upload(upload_id, name, stage, origin_upload_id)
+        self._uploads[upload_id] = _Upload(
+            upload_id, name, stage, origin_upload_id, is_inherited=bool(origin_upload_id)
+        )
         self._received[upload_id] = 0
 
     def add_part(self, upload_id: str, number: int, size: int, etag: str, now_s: float) -> None:
@@ -279,14 +291,20 @@ class EarlyFlushPlanner:
         self.bytes_at_origin += upload.bytes_at_origin(step.number)
 
     def take_gone(self, step: ListUpload | SendPart) -> None:
-        """Learn that the origin does not know an upload of ours any more: begin anew from the local parts, some times."""
+        """Learn that the origin does not know an upload of ours any more: begin anew from the local parts, some times.
+
+        One that was inherited is left as it is.
+        """
         upload = self._end_send(step) if isinstance(step, SendPart) else None
         upload = upload or self._current(step.upload_id, step.origin_upload_id)
         if upload is None:
             return
         self.bytes_at_origin -= self._bytes_at_origin(upload)
-        upload.stage, upload.origin_upload_id = Stage.LOCAL, ""
         upload.at_origin = {}
+        if upload.is_inherited:
+            self.leave(upload.upload_id)
+            return
+        upload.stage, upload.origin_upload_id = Stage.LOCAL, ""
         for number in upload.parts:
             upload.wait(number)
         upload.losses += 1

@@ -176,7 +176,8 @@ class EarlyFlusher:
 
     def _note_gone(self, step: ListUpload | SendPart) -> None:
         planner = self._parts.planner
-        if planner.knows_at_origin(step.upload_id, step.origin_upload_id):
+        is_ours = planner.knows_at_origin(step.upload_id, step.origin_upload_id)
+        if is_ours and not planner.is_inherited(step.upload_id):
             upload = self._upload(step.upload_id)
             if upload is not None:
                 name = ObjectName(upload.bucket, upload.key)
@@ -191,6 +192,13 @@ class EarlyFlusher:
             jitter=self._parts.rng.random(),
             retry_after_s=retry_after_s,
         )
+
+    async def settle(self, upload_id: str) -> None:
+        """Leave an upload to whoever completes it at the origin now: begin nothing more of it, and return when nothing is under way."""
+        self._parts.planner.leave(upload_id)
+        self._cut(upload_id)
+        while under_way := {t.task for t in self._travels if t.upload_id == upload_id and t.task is not None}:
+            await asyncio.wait(under_way)
 
     async def close(self, grace_s: float) -> None:
         """Begin nothing more; cut what is sent at once, and what is being opened after `grace_s`. The journal knows the rest."""

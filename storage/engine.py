@@ -20,6 +20,7 @@ from typing import ClassVar, Final, TypeVar
 from storage.acknowledged import acknowledged_line, acknowledged_page
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.assembly import Components, EngineParts
+from storage.copied import CopiedContent
 from storage.errors import (
     EngineClosedError,
     NoSuchKeyError,
@@ -34,14 +35,16 @@ from storage.index_keeper import IndexKeeper
 from storage.life import Life
 from storage.listing import ListQuery, ListResult
 from storage.opened import Opened
+from storage.origin.wire import is_conditional
 from storage.publish import View
 from storage.published_lister import OnGeneration, unheard
-from storage.records import FORMAT, BucketFacts, EpochEnded
+from storage.records import FORMAT, BucketFacts, EpochEnded, ObjectRecord
 from storage.recovery import Recovered, probe_disk
 from storage.reopen_pace import ReopenPace
 from storage.reports import barrier_report, pending_page, quarantined_page, status_report, update_levels
 from storage.requests import (
     BarrierReport,
+    Body,
     BucketEntry,
     CompletedPart,
     Content,
@@ -59,8 +62,8 @@ from storage.requests import (
     UploadsPage,
 )
 from storage.rows import Effects
-from storage.types import Checksum, ObjectName, RangeSpec
-from storage.uploads import page_of_uploads
+from storage.types import Checksum, ObjectName, PartSpan, RangeSpec
+from storage.uploads_lister import UploadsQuery
 
 log = logging.getLogger(__name__)
 
@@ -319,6 +322,21 @@ class Engine:
             needs_index=True,
         )
 
+    async def part_span(self, name: ObjectName, record: ObjectRecord, number: int) -> PartSpan:
+        """Say which bytes of a clean version one part of its upload is, where its record does not: the origin is asked.
+
+        Raises:
+            ObjectChangedError: The origin holds another version.
+            NotSupportedError: The origin says nothing of parts.
+            OriginError: 416 where there is no such part, and whatever else the origin says.
+        """
+        if record.origin is None:
+            raise NotSupportedError(f"the parts of {name} are not known")
+        found = await self._parts.origin.head_part(name, number, if_match=record.origin.etag)
+        if not found.count or found.span.stop > record.size:
+            raise NotSupportedError(f"the origin does not tell the parts of {name}")
+        return found
+
     async def view(self, name: ObjectName) -> View | None:
         """Say how a name under a published target is read; None where it means itself. See `Pointers.view`."""
         return await self._reading(lambda components: components.pointers.view(name), needs_index=False)
@@ -444,6 +462,31 @@ class Engine:
                 return await components.uploads.put_part(name, upload_id, number, content)
             return await components.passing.upload_part(name, upload_id, number, content, origin_headers)
 
+    def keeps_upload(self, upload_id: str) -> bool:
+        """Whether an upload of this id is kept here, if there is one; else it is the origin's."""
+        return self._check_open().uploads.is_ours(upload_id)
+
+    async def copy_part(
+        self, name: ObjectName, upload_id: str, number: int, body: Body, size: int
+    ) -> PutResult:
+        """Make a part, of an upload that is kept here, of bytes that were opened for reading; the body is closed in any case."""
+        try:
+            async with self._writing(name) as components:
+                algorithm = components.uploads.open_upload(name, upload_id).checksum_algorithm
+                content = CopiedContent(body, size, algorithm, self._parts.workers.pool)
+                return await components.uploads.put_part(name, upload_id, number, content)
+        finally:
+            await body.close()
+
+    async def upload_part_copy(
+        self, source: ObjectName, name: ObjectName, upload_id: str, number: int, headers: Headers = ()
+    ) -> PutResult:
+        """Have the origin copy a part into an upload of its own; see `Passing.copy_part`."""
+        async with self._writing(name) as components:
+            view = await components.pointers.view(source)
+            seen = view.name if view else source
+            return await components.passing.copy_part(seen, name, upload_id, number, headers)
+
     async def complete_upload(  # noqa: PLR0913 - what the operation takes
         self,
         name: ObjectName,
@@ -462,7 +505,8 @@ class Engine:
             if origin_reason:
                 raise NotSupportedError(f"{origin_reason} on completing an upload that the gateway keeps")
             expected = self._parts.object_checksums(checksums, size)
-            return await components.uploads.complete(name, upload_id, parts, expected)
+            conditions = tuple(pair for pair in origin_headers if is_conditional((pair,)))
+            return await components.uploads.complete(name, upload_id, parts, expected, conditions)
 
     async def abort_upload(self, name: ObjectName, upload_id: str) -> None:
         """Drop an upload."""
@@ -500,14 +544,8 @@ class Engine:
         await components.facts.facts(bucket)
         # All rows of uploads are looked at, which may take long where many were completed lately.
         ours = await self._parts.workers.pool.run(components.uploads.open_uploads, bucket)
-        theirs = await components.passing.uploads(bucket, prefix)
-        return page_of_uploads(
-            (*ours, *theirs),
-            prefix=prefix,
-            delimiter=delimiter,
-            after=(key_marker, upload_id_marker),
-            max_uploads=max_uploads,
-        )
+        query = UploadsQuery(bucket, prefix, delimiter, (key_marker, upload_id_marker), max_uploads)
+        return await components.uploads_lister.page(query, ours)
 
     # --- for the operator --------------------------------------------------------------------------------------------
 

@@ -57,6 +57,7 @@ from storage.records import (
     UploadAborted,
     UploadCompleted,
     UploadCreated,
+    UploadPassed,
     UploadRecord,
     decode_mutation,
     encode,
@@ -80,6 +81,7 @@ _NOTED: Final = frozenset(
     {
         "upload_completed",
         "upload_aborted",
+        "upload_passed",
         "facts_learnt",
         "ids_reserved",
         "epoch_started",
@@ -108,7 +110,11 @@ class LiveRecords:
         if tag not in _NOTED:
             return
         match decode_mutation(record.mutation):
-            case UploadCompleted(upload_id=upload_id) | UploadAborted(upload_id=upload_id):
+            case (
+                UploadCompleted(upload_id=upload_id)
+                | UploadAborted(upload_id=upload_id)
+                | UploadPassed(upload_id=upload_id)
+            ):
                 self._ended_uploads.add(upload_id)
             case FactsLearnt() | PointerSet() as mutation:
                 self._last[_subject(mutation)] = record.sequence

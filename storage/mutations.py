@@ -49,6 +49,7 @@ from storage.records import (
     UploadAborted,
     UploadCompleted,
     UploadCreated,
+    UploadPassed,
     UploadRecord,
     encode,
 )
@@ -90,6 +91,8 @@ def apply(rows: Rows, sequence: int, mutation: Mutation) -> None:  # noqa: C901,
             _upload_completed(rows, sequence, mutation)
         case UploadAborted():
             _upload_aborted(rows, mutation.upload_id)
+        case UploadPassed():
+            _upload_passed(rows, mutation)
         case Moved():
             _moved(rows, mutation)
         case IdsReserved():
@@ -391,6 +394,27 @@ def _upload_completed(rows: Rows, sequence: int, mutation: UploadCompleted) -> N
     _close_upload(rows, mutation.upload_id)
     _leave_origin_upload(rows, upload.origin_upload_id, unless=mutation.entry.origin_upload_id)
     _put(rows, sequence, mutation.record, tuple(extents), mutation.entry)
+
+
+def _upload_passed(rows: Rows, mutation: UploadPassed) -> None:
+    """Give up the parts; the upload of ours that carried them is an object at the origin by now."""
+    upload = rows.upload(mutation.upload_id)
+    if upload is None or upload.completed_at_s:
+        return
+    for part in rows.parts(mutation.upload_id):
+        _drop_part(rows, mutation.upload_id, part)
+    rows.put_upload(
+        msgspec.structs.replace(
+            upload,
+            completed_at_s=mutation.completed_at_s,
+            completed_etag=mutation.etag,
+            completed_checksums=mutation.checksums,
+            origin_upload_id="",
+        )
+    )
+    _close_upload(rows, mutation.upload_id)
+    if upload.origin_upload_id:
+        rows.drop_origin_upload(upload.origin_upload_id)
 
 
 def _upload_aborted(rows: Rows, upload_id: str) -> None:

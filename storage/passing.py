@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 from xml.sax.saxutils import escape
 
-from storage.errors import BucketNotEmptyError
+from storage.conditional_writes import ConditionalWrites
+from storage.errors import BucketNotEmptyError, NoSuchKeyError, NoSuchUploadError, OriginRefusedError
 from storage.facts_table import FactsTable
 from storage.flusher import Flusher
 from storage.intake import HeldBodies, HeldContent
@@ -17,7 +18,7 @@ from storage.origin.client import OriginClient
 from storage.origin.control import ControlLane
 from storage.origin.documents import PartToComplete
 from storage.origin.multipart import PartTarget
-from storage.origin.wire import OutgoingBody, object_headers
+from storage.origin.wire import OutgoingBody, is_conditional, object_headers
 from storage.records import FORMAT, PartRecord, UploadRecord
 from storage.requests import (
     BucketEntry,
@@ -31,13 +32,11 @@ from storage.requests import (
 from storage.through import Through, quarantined_error
 from storage.types import ObjectName
 from storage.workers import Workers
-from storage.writemode import is_conditional
 from storage.writer import held_body
 
 Headers = tuple[tuple[str, str], ...]
 
-UPLOAD_PAGES_MAX: Final = 100
-"""So many pages of the origin's uploads are read for one listing: 100,000 uploads."""
+STORAGE_CLASS: Final = "x-amz-storage-class"
 
 
 @dataclass(slots=True)
@@ -47,6 +46,7 @@ class PassingParts:
     origin: OriginClient
     control: ControlLane
     through: Through
+    conditional: ConditionalWrites
     flusher: Flusher
     facts: FactsTable
     held: HeldBodies
@@ -111,7 +111,10 @@ class Passing:
             OriginError: The origin refused or failed.
         """
         async with self._parts.through.operation(target, is_own=is_own) as passed:
-            await self._flush_source(source, target)
+            if source != target:
+                await self._flush_source(source)
+            with passed.looking():
+                headers = await self._parts.conditional.checked(target, headers)
             answer = await self._parts.origin.copy_object(source, target, headers)
             passed.is_unknown = answer.is_earlier_unknown
         return PutResult(
@@ -121,14 +124,14 @@ class Passing:
             answer.headers,
         )
 
-    async def _flush_source(self, source: ObjectName, target: ObjectName) -> None:
+    async def _flush_source(self, source: ObjectName) -> None:
         """Bring the source to the origin as it was acknowledged.
 
         Not under the source's turn, which two copies in opposite directions would wait for in a ring. A write to the
         source that comes now is concurrent with the copy, and either order is right.
         """
         flusher = self._parts.flusher
-        if source == target or flusher.dirty_entry(source) is None:
+        if flusher.dirty_entry(source) is None:
             return
         await flusher.waits.flush_key(source)
         reason = flusher.quarantine_reason(source)
@@ -166,17 +169,52 @@ class Passing:
             answer = await self._parts.origin.upload_part(target, body, headers=headers)
         return PutResult(answer.etag, int(self._parts.wall_s()), content.checksums(), answer.headers)
 
+    async def copy_part(
+        self, source: ObjectName, name: ObjectName, upload_id: str, number: int, headers: Headers
+    ) -> PutResult:
+        """Have the origin copy a part, of a source that it sees as it was acknowledged.
+
+        Raises:
+            QuarantinedError: The origin refused the source's newest change.
+            NoSuchKeyError: There is no source; the upload's parts stay as they were.
+            OriginError: The origin refused or failed.
+        """
+        await self._flush_source(source)
+        answer = await self._parts.origin.upload_part_copy(
+            source, PartTarget(name, upload_id, number), headers
+        )
+        return PutResult(
+            answer.etag,
+            answer.last_modified_s or int(self._parts.wall_s()),
+            answer.checksums,
+            answer.headers,
+        )
+
     async def complete_upload(
         self, name: ObjectName, upload_id: str, parts: Sequence[CompletedPart], headers: Headers
     ) -> PutResult:
         """Complete the origin's upload."""
         lines = tuple(PartToComplete(part.number, part.etag, part.checksums) for part in parts)
         async with self._parts.through.operation(name, replaces=not is_conditional(headers)) as passed:
+            with passed.looking():
+                try:
+                    headers = await self._parts.conditional.checked(name, headers)
+                except (NoSuchKeyError, OriginRefusedError):
+                    if await self._is_open(name, upload_id):
+                        raise
+                    # What is there may be of this very Complete, sent before: the origin knows what it answered.
             answer = await self._parts.origin.complete_multipart_upload(
                 name, upload_id, lines, headers=headers
             )
             passed.is_unknown = answer.is_earlier_unknown
         return PutResult(answer.etag, int(self._parts.wall_s()), answer.checksums, answer.headers)
+
+    async def _is_open(self, name: ObjectName, upload_id: str) -> bool:
+        try:
+            await self._parts.origin.list_parts(name, upload_id)
+        except NoSuchUploadError:
+            return False
+        return True
 
     async def abort_upload(self, name: ObjectName, upload_id: str) -> None:
         """Abort the origin's upload."""
@@ -186,34 +224,30 @@ class Passing:
         self, name: ObjectName, upload_id: str, *, part_marker: int, max_parts: int
     ) -> PartsPage:
         """Give the parts of the origin's upload behind a marker, at most `max_parts`."""
-        page = await self._parts.origin.list_parts(name, upload_id, marker=part_marker)
+        if max_parts <= 0:
+            # Whether there is such an upload is the question then; not every origin takes a page of none.
+            await self._parts.origin.list_parts(name, upload_id, marker=part_marker, max_parts=1)
+            upload = UploadRecord(FORMAT, upload_id, name.bucket, name.key, 0.0, "")
+            return PartsPage(upload, (), is_truncated=False, next_part_marker=part_marker)
+        page = await self._parts.origin.list_parts(name, upload_id, marker=part_marker, max_parts=max_parts)
         parts = tuple(
             PartRecord(FORMAT, p.number, p.size, p.etag, p.last_modified_s, checksums=p.checksums)
             for p in page.parts[:max_parts]
         )
-        upload = UploadRecord(FORMAT, upload_id, name.bucket, name.key, 0.0, "")
+        storage_class = ((STORAGE_CLASS, page.storage_class),) if page.storage_class else ()
+        upload = UploadRecord(
+            FORMAT,
+            upload_id,
+            name.bucket,
+            name.key,
+            0.0,
+            "",
+            headers=storage_class,
+            checksum_algorithm=page.checksum_algorithm,
+            checksum_type=page.checksum_type,
+        )
         is_truncated = page.is_truncated or len(page.parts) > len(parts)
         return PartsPage(upload, parts, is_truncated, parts[-1].number if parts else part_marker)
-
-    async def uploads(self, bucket: str, prefix: str) -> tuple[UploadRecord, ...]:
-        """Give the open uploads that clients have at the origin, without our own."""
-        own = self._parts.flusher.origin_upload_ids()
-        found: list[UploadRecord] = []
-        key_marker = upload_id_marker = ""
-        for _ in range(UPLOAD_PAGES_MAX):
-            page = await self._parts.origin.list_multipart_uploads(
-                bucket, prefix, key_marker=key_marker, upload_id_marker=upload_id_marker
-            )
-            found += [
-                UploadRecord(FORMAT, u.upload_id, bucket, u.key, float(u.initiated_s), "")
-                for u in page.uploads
-            ]
-            if not page.is_truncated:
-                break
-            key_marker, upload_id_marker = page.next_key_marker, page.next_upload_id_marker
-        # One of ours may have come or gone while the pages were read.
-        own |= self._parts.flusher.origin_upload_ids()
-        return tuple(upload for upload in found if upload.upload_id not in own)
 
 
 def _location_document(region: str) -> bytes:

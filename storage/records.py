@@ -397,6 +397,16 @@ class UploadAborted(_Mutation, frozen=True, tag="upload_aborted"):
     upload_id: str
 
 
+class UploadPassed(_Mutation, frozen=True, tag="upload_passed"):
+    """An upload was completed at the origin, not here: its parts are given up, and a repeated Complete is answered with this."""
+
+    format: int
+    upload_id: str
+    completed_at_s: float
+    etag: str
+    checksums: tuple[Checksum, ...] = ()
+
+
 class Moved(_Mutation, frozen=True, tag="moved"):
     """Dirty bytes have a new place; applied to whatever row still holds the old one."""
 
@@ -466,6 +476,7 @@ Mutation = (
     | PartUploaded
     | UploadCompleted
     | UploadAborted
+    | UploadPassed
     | Moved
     | IdsReserved
     | EpochStarted

@@ -185,6 +185,47 @@ class Sender:
             raise
         return _identity(shipment.record, answer)
 
+    # --- uploads that a client completes there -----------------------------------------------------------------------
+
+    async def landed(self, upload: OriginUpload, shipment: Shipment) -> OriginIdentity | None:
+        """Say whether a Complete that had no answer took effect: the upload is gone, and its very object is there.
+
+        Raises:
+            OriginUnavailableError: The origin does not say.
+        """
+        try:
+            await self._parts.uploads.parts(upload, shipment.priority)
+        except NoSuchUploadError:
+            return await self._landed(shipment)
+        except OriginRefusedError as error:
+            log.warning("the origin does not tell whether the upload of %s is open: %s", shipment.name, error)
+        return None
+
+    async def fill(self, upload: OriginUpload, shipment: Shipment) -> tuple[PartToComplete, ...]:
+        """Send the parts that an upload lacks; give the lines of its Complete.
+
+        Raises:
+            NoSuchUploadError: The upload is gone.
+            OriginError, DirtyBytesLostError, ReadRefusedError: As `send_put`.
+        """
+        return await self._send_parts(upload, shipment, await self._present_parts(upload, shipment))
+
+    async def complete_under(
+        self,
+        upload: OriginUpload,
+        shipment: Shipment,
+        lines: tuple[PartToComplete, ...],
+        conditions: tuple[tuple[str, str], ...],
+    ) -> WriteAnswer:
+        """Complete an upload under a client's own conditions; errors are the origin's."""
+        return await self._parts.origin.complete_multipart_upload(
+            upload.name,
+            upload.upload_id,
+            lines,
+            headers=_complete_headers(shipment.record) + conditions,
+            priority=shipment.priority,
+        )
+
     def _give_up(self, upload: OriginUpload, shipment: Shipment) -> None:
         """End an upload that the change does not go on with."""
         self._uploads.pop(shipment.entry.sequence, None)

@@ -12,8 +12,8 @@ next write. The flusher is told, and looks whether the next state that it sends 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Protocol
 
 from storage.applier import Applier
@@ -58,11 +58,20 @@ class Passed:
         keep: Set by the block to put something into the cache; run after the old version is forgotten, still within
         the turn.
         is_unknown: An attempt may still land. Set by the block for one before the attempt that succeeded.
+        is_untouched: Nothing was sent that could change the key, so that what is cached of it stays.
     """
 
     def __init__(self) -> None:
         self.keep: Callable[[], Awaitable[None]] | None = None
         self.is_unknown = False
+        self.is_untouched = False
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Let a block look at what is there; where it raises, the operation ends without having touched the key."""
+        self.is_untouched = True
+        yield
+        self.is_untouched = False
 
 
 class Through:
@@ -125,11 +134,12 @@ class Through:
                 finally:
                     if passed.is_unknown:
                         self._flusher.note_stray(name)
-                    # An answer that was asked for before this one came may show what was before it; between here and the end
-                    # of `writing` it must not be stored in the place that is made free.
-                    self._generations.bump(name)
-                    # Also after a failure: a request without an answer may have been carried out.
-                    await self._applier.change(ForgetClean(name.bucket, name.key))
+                    if not passed.is_untouched:
+                        # An answer that was asked for before this one came may show what was before it; between here and the end
+                        # of `writing` it must not be stored in the place that is made free.
+                        self._generations.bump(name)
+                        # Also after a failure: a request without an answer may have been carried out.
+                        await self._applier.change(ForgetClean(name.bucket, name.key))
                 if quarantined is not None:
                     await self._commit.commit(Discarded(FORMAT, quarantined.sequence))
                 if passed.keep is not None and not passed.is_unknown:

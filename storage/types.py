@@ -185,3 +185,11 @@ class Priority(IntEnum):
     EARLY_FLUSH = 4
     READAHEAD = 5
     WARM_UP = 6
+
+
+class PartSpan(msgspec.Struct, frozen=True, gc=False):
+    """Which bytes one part is of a version, of how many parts; `count` is 0 where the origin says nothing of parts."""
+
+    span: ByteRange
+    count: int
+    checksums: tuple[Checksum, ...] = ()

@@ -25,6 +25,7 @@ from storage import keys
 from storage.backlog import Backlog
 from storage.clock import Clock
 from storage.commit import Commit
+from storage.conditional_completes import ConditionalCompletes
 from storage.conflicts import Conflicts
 from storage.early_flush import carried_on
 from storage.errors import (
@@ -54,9 +55,9 @@ from storage.records import (
     UploadRecord,
     Validated,
 )
-from storage.requests import CompletedPart, Content, PartsPage, PutResult, UploadRequest, UploadsPage
+from storage.requests import CompletedPart, Content, PartsPage, PutResult, UploadRequest
 from storage.rows import SCAN_ROWS_MAX, RowSource, decode_part, decode_upload
-from storage.types import MIB, Checksum, ObjectName, WriteMode
+from storage.types import MIB, Checksum, Extent, ObjectName, WriteMode
 from storage.workers import Workers
 from storage.writemode import decide
 from storage.writer import new_entry, on_base, write_turn
@@ -85,6 +86,7 @@ class UploadsParts:
     generations: Generations
     facts: FactsTable
     conflicts: Conflicts
+    conditional: ConditionalCompletes
     policies: Callable[[], PolicyTable]
     ids: Ids
     clock: Clock
@@ -186,8 +188,12 @@ class Uploads:
         upload_id: str,
         wanted: Sequence[CompletedPart],
         object_checksums: ObjectChecksums,
+        conditions: tuple[tuple[str, str], ...] = (),
     ) -> PutResult:
         """Make an object of the named parts, durable on return; repeated, it gives the same answer for a day.
+
+        With `conditions`, headers of the client, the object is made at the origin: see `ConditionalCompletes.complete`, also for
+        what that raises.
 
         Raises:
             NoSuchUploadError: There is no such upload of this object.
@@ -208,7 +214,32 @@ class Uploads:
             parts = _named_parts(wanted, {part.number: part for part in self.parts(upload_id)})
             sizes = tuple(PartSize(p.number, p.size, p.etag, p.checksums) for p in parts)
             checksums = object_checksums(upload, sizes)
+            if conditions:
+                record = self._record(upload, sizes, checksums)
+                record = msgspec.structs.replace(record, extents=_joined_extents(parts))
+                return await self._parts.conditional.complete(upload_id, record, conditions)
             return await self._commit(upload, sizes, checksums)
+
+    def _record(
+        self, upload: UploadRecord, sizes: tuple[PartSize, ...], checksums: tuple[Checksum, ...]
+    ) -> ObjectRecord:
+        """Say what the object of these parts is. Its bytes are where the parts' are."""
+        return ObjectRecord(
+            FORMAT,
+            self._parts.ids.take_version_id(),
+            sum(part.size for part in sizes),
+            multipart_etag(sizes),
+            int(self._parts.clock.wall_s()),
+            ObjectState.DIRTY,
+            None,
+            Validated(),
+            headers=upload.headers,
+            user_metadata=upload.user_metadata,
+            tags=upload.tags,
+            checksums=checksums,
+            parts=sizes,
+            is_written_here=True,
+        )
 
     async def _commit(
         self, upload: UploadRecord, sizes: tuple[PartSize, ...], checksums: tuple[Checksum, ...]
@@ -217,22 +248,7 @@ class Uploads:
         async with write_turn(self._parts.facts, self._parts.queue, name, self._parts.check_writable):
             base = await self._parts.conflicts.base(name)
             now_s = self._parts.clock.wall_s()
-            record = ObjectRecord(
-                FORMAT,
-                self._parts.ids.take_version_id(),
-                sum(part.size for part in sizes),
-                multipart_etag(sizes),
-                int(now_s),
-                ObjectState.DIRTY,
-                None,
-                Validated(),
-                headers=upload.headers,
-                user_metadata=upload.user_metadata,
-                tags=upload.tags,
-                checksums=checksums,
-                parts=sizes,
-                is_written_here=True,
-            )
+            record = self._record(upload, sizes, checksums)
             entry = new_entry(
                 name,
                 record,
@@ -361,69 +377,19 @@ def _checksums_fit(named: CompletedPart, part: PartRecord) -> bool:
     return all(known.get(one.algorithm, one.value) == one.value for one in named.checksums)
 
 
+def _joined_extents(parts: Sequence[PartRecord]) -> tuple[Extent, ...]:
+    """Give the places of parts that follow each other, as those of one object."""
+    extents: list[Extent] = []
+    position = 0
+    for part in parts:
+        extents += [Extent(position + e.start, position + e.stop, e.location) for e in part.extents]
+        position += part.size
+    return tuple(extents)
+
+
 def multipart_etag(parts: Sequence[PartSize]) -> str:
     """Give the ETag of a multipart object: MD5 of the parts' MD5s, and their number."""
     digest = hashlib.md5(usedforsecurity=False)
     for part in parts:
         digest.update(bytes.fromhex(part.etag))
     return f"{digest.hexdigest()}-{len(parts)}"
-
-
-def page_of_uploads(
-    uploads: Sequence[UploadRecord],
-    *,
-    prefix: str,
-    delimiter: str,
-    after: tuple[str, str],
-    max_uploads: int,
-) -> UploadsPage:
-    """Cut one page of ListMultipartUploads out of all open uploads, in no order; prefixes count as uploads do.
-
-    `after` is the key marker and the upload id marker; a marker without upload id is behind all uploads of its key.
-    """
-    if max_uploads <= 0:
-        return UploadsPage((), (), is_truncated=False)
-    key_marker, _ = after
-    shown: list[UploadRecord] = []
-    prefixes: list[str] = []
-    last = ("", "")
-    for upload in _uploads_behind(uploads, after):
-        if not upload.key.startswith(prefix):
-            continue
-        at = upload.key.find(delimiter, len(prefix)) if delimiter else -1
-        group = upload.key[: at + len(delimiter)] if at >= 0 else ""
-        if group and (group in prefixes[-1:] or key_marker.startswith(group)):
-            continue
-        if len(shown) + len(prefixes) >= max_uploads:
-            return UploadsPage(
-                tuple(shown),
-                tuple(prefixes),
-                is_truncated=True,
-                next_key_marker=last[0],
-                next_upload_id_marker=last[1],
-            )
-        if group:
-            prefixes.append(group)
-            last = (group, "")
-        else:
-            shown.append(upload)
-            last = (upload.key, upload.upload_id)
-    return UploadsPage(tuple(shown), tuple(prefixes), is_truncated=False)
-
-
-def _uploads_behind(uploads: Sequence[UploadRecord], after: tuple[str, str]) -> list[UploadRecord]:
-    """Give the uploads behind a marker by key, then by when they were opened (AWS API_ListMultipartUploads)."""
-    ordered = sorted(uploads, key=lambda upload: (upload.key, upload.initiated_s, upload.upload_id))
-    key_marker, upload_id_marker = after
-    if not key_marker:
-        return ordered
-    for place, upload in enumerate(ordered):
-        if (upload.key, upload.upload_id) == after:
-            return ordered[place + 1 :]
-    # The marker's own upload has ended since, so only its id can say what comes behind it.
-    return [
-        upload
-        for upload in ordered
-        if upload.key > key_marker
-        or (upload.key == key_marker and upload_id_marker and upload.upload_id > upload_id_marker)
-    ]

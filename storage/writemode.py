@@ -3,17 +3,12 @@
 Pure. The gateway answers locally only what it can answer as the origin would. The reasons are shown in `x-cache-reason` and in logs.
 """
 
-from collections.abc import Iterable
-from typing import Final
-
 import msgspec
 
 from storage.errors import DurabilityNotPossibleError
 from storage.policy import Policy
 from storage.records import BucketFacts
 from storage.types import WriteMode
-
-_CONDITIONS: Final = ("if-", "x-amz-if-", "x-amz-copy-source-if-")
 
 
 class WriteDecision(msgspec.Struct, frozen=True, gc=False):
@@ -58,8 +53,3 @@ def decide(
     return WriteDecision(
         WriteMode.AROUND if wanted is WriteMode.AROUND else WriteMode.THROUGH, reason, is_forced=True
     )
-
-
-def is_conditional(headers: Iterable[tuple[str, str]]) -> bool:
-    """Whether a write depends on what is there (RFC 9110 section 13.1, AWS "Conditional writes"); lower-case names."""
-    return any(name.startswith(_CONDITIONS) for name, _ in headers)

@@ -24,6 +24,7 @@ from storage.backlog import Backlog
 from storage.cached import AddExtents, StoreVersion
 from storage.clock import Clock
 from storage.commit import Commit
+from storage.conditional_writes import ConditionalWrites
 from storage.conflict_rules import NO_BASE, Base
 from storage.conflicts import Conflicts
 from storage.errors import OriginError, OverloadedError, ReadOnlyError, StorageError
@@ -34,7 +35,7 @@ from storage.intake import BodyIntake, HeldBodies, HeldContent, Inlet, Intake
 from storage.keyqueue import KeyQueue, Turn
 from storage.origin.answers import WriteAnswer
 from storage.origin.client import OriginClient
-from storage.origin.wire import CHECKSUM_PREFIX, OutgoingBody, object_headers
+from storage.origin.wire import CHECKSUM_PREFIX, OutgoingBody, is_conditional, object_headers
 from storage.policy import Policy, PolicyTable
 from storage.records import (
     FORMAT,
@@ -50,7 +51,7 @@ from storage.requests import Content, DeleteResult, PutRequest, PutResult
 from storage.through import Through
 from storage.types import ObjectName, WriteMode
 from storage.workers import Workers
-from storage.writemode import WriteDecision, decide, is_conditional
+from storage.writemode import WriteDecision, decide
 
 THROUGH_DELETES_MAX: Final = 16
 """Deletes of one batch that are at the origin at a time; those from the local disk go together, to share the syncs."""
@@ -73,6 +74,7 @@ class WriterParts:
     generations: Generations
     facts: FactsTable
     conflicts: Conflicts
+    conditional: ConditionalWrites
     through: Through
     origin: OriginClient
     policies: Callable[[], PolicyTable]
@@ -204,9 +206,12 @@ class Writer:
             return DeleteResult(name.key)
         replaces = not is_conditional(origin_headers) and not version_id
         async with self._parts.through.operation(name, replaces=replaces) as passed:
-            answer = await self._parts.origin.delete_object(
-                name, headers=origin_headers, version_id=version_id
-            )
+            # The condition of a delete of a version is on the version, which a HEAD of the object does not show.
+            headers = origin_headers
+            if not version_id:
+                with passed.looking():
+                    headers = await self._parts.conditional.checked(name, origin_headers)
+            answer = await self._parts.origin.delete_object(name, headers=headers, version_id=version_id)
             passed.is_unknown = answer.is_earlier_unknown
         return DeleteResult(name.key, version_id=answer.version_id, headers=answer.headers)
 
@@ -257,6 +262,9 @@ class Writer:
             is_held = held_back.enter_context(self._parts.held.room(content.size))
             held = await HeldContent.take(content) if is_held else None
             async with self._parts.through.operation(request.name, replaces=replaces) as passed:
+                with passed.looking():
+                    headers = await self._parts.conditional.checked(request.name, request.origin_headers)
+                request = msgspec.structs.replace(request, origin_headers=headers)
                 if held is not None:
                     found = await self._send_held(request, held)
                     if keep:

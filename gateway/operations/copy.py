@@ -1,14 +1,24 @@
-"""CopyObject."""
+"""CopyObject and UploadPartCopy."""
 
-from gateway.context import OperationContext, S3Response, xml_response
+from typing import Final
+
+from gateway.context import HeaderPairs, OperationContext, S3Response, xml_response
 from gateway.operations.arguments import end_to_end, object_name
 from gateway.s3 import documents_out
-from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
-from gateway.s3.passage import copy_headers
-from gateway.s3.request import S3Request, check_key, decode, is_bucket_name
-from storage.types import ObjectName
+from gateway.s3.conditions import Outcome, copy_source_conditions, evaluate
+from gateway.s3.copy_source import SOURCE, parse_copy_source
+from gateway.s3.errors import ErrorCode, S3Error
+from gateway.s3.passage import copy_headers, needs_origin
+from gateway.s3.ranges import check_copy_source_range, parse_copy_source_range
+from gateway.s3.request import S3Request
+from gateway.s3.routes import part_number
+from storage.errors import ObjectChangedError
+from storage.records import ObjectRecord
+from storage.requests import PutResult
+from storage.types import PUT_BYTES_MAX, ByteRange, ObjectName
 
-SOURCE = "x-amz-copy-source"
+OPENED_MAX: Final = 3
+"""So often the copy of a part is begun when its source changes under it."""
 
 
 async def copy_object(context: OperationContext, request: S3Request) -> S3Response:
@@ -21,21 +31,91 @@ async def copy_object(context: OperationContext, request: S3Request) -> S3Respon
     return xml_response(document, end_to_end(result.headers))
 
 
-def read_source(header: str) -> ObjectName:
-    """Read x-amz-copy-source: `bucket/key` or `/bucket/key`, percent-encoded, decoded exactly once.
+async def upload_part_copy(context: OperationContext, request: S3Request) -> S3Response:
+    """Answer UploadPartCopy: into an upload that is kept here the bytes are read as a GET reads them, else the origin copies."""
+    source = read_source(request.headers.get(SOURCE) or "")
+    headers = request.headers.combined
+    asked = headers.get("x-amz-copy-source-range")
+    span = None if asked is None else parse_copy_source_range(asked)
+    number = part_number(request)
+    assert number is not None, "the route asks for partNumber"
+    upload_id = request.query.get("uploadId") or ""
+    if context.store.keeps_upload(upload_id):
+        if needs_origin(headers):
+            raise S3Error(ErrorCode.NOT_IMPLEMENTED, f"{needs_origin(headers)} on a part that is copied.")
+        result = await _copy_here(context, request, source, span, number)
+    else:
+        result = await context.store.upload_part_copy(
+            source, object_name(request), upload_id, number, copy_headers(headers)
+        )
+    document = documents_out.copy_part_result(result.etag, result.last_modified_s, result.checksums)
+    return xml_response(document, end_to_end(result.headers))
 
-    The slash between the two may be encoded too, as some clients encode the whole.
+
+async def _copy_here(
+    context: OperationContext, request: S3Request, source: ObjectName, span: ByteRange | None, number: int
+) -> PutResult:
+    view = await context.store.view(source)
+    if view is not None and not view.is_possible:
+        raise S3Error(ErrorCode.NO_SUCH_KEY)
+    name = source if view is None else view.name
+    for attempt in range(1, OPENED_MAX + 1):
+        try:
+            return await _copy_once(context, request, name, span, number)
+        except ObjectChangedError:
+            if attempt == OPENED_MAX:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def _copy_once(
+    context: OperationContext, request: S3Request, source: ObjectName, span: ByteRange | None, number: int
+) -> PutResult:
+    opened = await context.store.open_object(source, metadata_only=True)
+    try:
+        record = opened.record
+        conditions = copy_source_conditions(request.headers.combined)
+        if evaluate(conditions, record.etag, record.last_modified_s) is not Outcome.PASS:
+            raise S3Error(ErrorCode.PRECONDITION_FAILED)
+        wanted = _wanted(span, record)
+        body = opened.read(wanted)
+    finally:
+        await opened.close()
+    result = await context.store.copy_part(
+        object_name(request), request.query.get("uploadId") or "", number, body, wanted.length
+    )
+    return PutResult(result.etag, result.last_modified_s, result.checksums, _source_version(record))
+
+
+def _wanted(span: ByteRange | None, record: ObjectRecord) -> ByteRange:
+    """Say which bytes become the part.
 
     Raises:
-        S3Error: InvalidArgument: no such form; NotImplemented: a version of the source.
+        S3Error: InvalidRange: the range reaches past the source; InvalidRequest: more than a part may have.
     """
-    path, question, query = header.partition("?")
-    if question and query != "versionId=null":
-        raise S3Error(ErrorCode.NOT_IMPLEMENTED, "Copies of a version are not implemented.")
-    bucket, slash, key = decode(path).removeprefix("/").partition("/")
-    if not slash or not key or not is_bucket_name(bucket):
-        raise invalid_argument(
-            SOURCE, header, "Copy Source must mention the source bucket and key: sourcebucket/sourcekey"
+    if span is not None:
+        check_copy_source_range(span, record.size)
+    wanted = span or ByteRange(0, record.size)
+    if wanted.length > PUT_BYTES_MAX:
+        raise S3Error(
+            ErrorCode.INVALID_REQUEST,
+            f"The specified copy source is larger than the maximum allowable size for a copy source: {PUT_BYTES_MAX}",
         )
-    check_key(key)
-    return ObjectName(bucket, key)
+    return wanted
+
+
+def _source_version(record: ObjectRecord) -> HeaderPairs:
+    version_id = "" if record.origin is None else record.origin.version_id
+    return (("x-amz-copy-source-version-id", version_id),) if version_id else ()
+
+
+def read_source(header: str) -> ObjectName:
+    """Read x-amz-copy-source.
+
+    Raises:
+        S3Error: InvalidArgument: it names no object; NotImplemented: a version of the source.
+    """
+    source = parse_copy_source(header)
+    if source.version_id not in {None, "null"}:
+        raise S3Error(ErrorCode.NOT_IMPLEMENTED, "Copies of a version are not implemented.")
+    return source.name

@@ -18,7 +18,7 @@ from gateway.s3.checksums import checksum_headers, declared_checksum, upload_che
 from gateway.s3.documents_in import DOCUMENT_BYTES_MAX, parse_complete
 from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
 from gateway.s3.metadata import STORAGE_CLASS, read_metadata
-from gateway.s3.passage import needs_origin, origin_headers
+from gateway.s3.passage import CONDITIONAL_HEADERS, needs_origin, origin_headers
 from gateway.s3.request import S3Request
 from gateway.s3.routes import PART_NUMBER_MAX, part_number
 from storage.records import UploadRecord
@@ -85,7 +85,8 @@ async def complete_upload(context: OperationContext, request: S3Request) -> S3Re
         [CompletedPart(part.number, part.etag, part.checksums) for part in parts],
         checksums=() if checksum is None else (checksum,),
         size=_object_size(headers.get("x-amz-mp-object-size")),
-        origin_reason=needs_origin(headers),
+        # A condition is no reason: where the upload is kept here, storage decides it with the origin.
+        origin_reason=needs_origin({n: v for n, v in headers.items() if n not in CONDITIONAL_HEADERS}),
         origin_headers=origin_headers(headers),
     )
     answer = documents_out.complete_upload(
@@ -99,7 +100,17 @@ async def complete_upload(context: OperationContext, request: S3Request) -> S3Re
 
 
 async def abort_upload(context: OperationContext, request: S3Request) -> S3Response:
-    """Answer AbortMultipartUpload."""
+    """Answer AbortMultipartUpload.
+
+    Raises:
+        S3Error: NotImplemented for a condition on when the upload was opened, which only directory buckets know.
+    """
+    if "x-amz-if-match-initiated-time" in request.headers:
+        raise S3Error(
+            ErrorCode.NOT_IMPLEMENTED,
+            "x-amz-if-match-initiated-time is not implemented.",
+            extra={"Header": "x-amz-if-match-initiated-time"},
+        )
     await context.store.abort_upload(object_name(request), _upload_id(request))
     return empty_response(204)
 

@@ -4,6 +4,7 @@ A GET is primed: its first piece is fetched before the answer exists. So an orig
 gives a whole error answer, and a version that was overwritten meanwhile is opened anew without the client noticing.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +27,7 @@ from gateway.s3.passage import needs_origin, origin_headers
 from gateway.s3.ranges import content_range, parse_range, resolve_range
 from gateway.s3.request import S3Request
 from gateway.s3.routes import part_number
-from storage.errors import ObjectChangedError
+from storage.errors import ObjectChangedError, OriginError
 from storage.records import ObjectRecord
 from storage.requests import Body, FileSpan, OpenObject, PutRequest
 from storage.types import PUT_BYTES_MAX, ByteRange, CacheResult, Checksum, ObjectName, RangeSpec
@@ -91,25 +92,33 @@ class PrimedBody(Body):
 
 async def get_object(context: OperationContext, request: S3Request) -> S3Response:
     """Answer GetObject: 200, 206 for a range or part, 304 and 412 by conditions, 416 outside the object."""
-    wish = _read_wish(context, request)
+    return await _answered(_get_once, context, _read_wish(context, request))
+
+
+async def head_object(context: OperationContext, request: S3Request) -> S3Response:
+    """Answer HeadObject: what a GET would have, without the body."""
+    return await _answered(_head_once, context, _read_wish(context, request))
+
+
+async def _answered(
+    once: Callable[[OperationContext, _Wish], Awaitable[S3Response]], context: OperationContext, wish: _Wish
+) -> S3Response:
     for attempt in range(1, OPENED_MAX + 1):
         try:
-            return await _get_once(context, wish)
+            return await once(context, wish)
         except ObjectChangedError:
             if attempt == OPENED_MAX:
                 raise
     raise AssertionError("the last attempt returns or raises")
 
 
-async def head_object(context: OperationContext, request: S3Request) -> S3Response:
-    """Answer HeadObject: what a GET would have, without the body."""
-    wish = _read_wish(context, request)
+async def _head_once(context: OperationContext, wish: _Wish) -> S3Response:
     opened = await context.store.open_object(wish.name, wish.range, metadata_only=True)
     try:
         unchanged = _not_modified(wish, opened)
         if unchanged is not None:
             return unchanged
-        selection = _select(wish, opened.record)
+        selection = await _select(context, wish, opened.record)
         return _found(wish, opened, selection, opened.result, None)
     finally:
         await opened.close()
@@ -165,7 +174,7 @@ async def _get_once(context: OperationContext, wish: _Wish) -> S3Response:
         unchanged = _not_modified(wish, opened)
         if unchanged is not None:
             return unchanged
-        selection = _select(wish, opened.record)
+        selection = await _select(context, wish, opened.record)
         if selection.span.length == 0:
             context.store.stats.count_request(opened.result, context.clock.monotonic_s())
             return _found(wish, opened, selection, opened.result, None)
@@ -220,9 +229,11 @@ def _not_modified(wish: _Wish, opened: OpenObject) -> S3Response | None:
     return empty_response(304, (*_identity(opened, opened.result), *kept))
 
 
-def _select(wish: _Wish, record: ObjectRecord) -> _Selection:
+async def _select(context: OperationContext, wish: _Wish, record: ObjectRecord) -> _Selection:
     whole = ByteRange(0, record.size)
     if wish.part_number is not None:
+        if not record.parts and "-" in record.etag:
+            return await _select_part_of_origin(context, wish.name, record, wish.part_number)
         return _select_part(wish.part_number, record)
     if wish.range_header is not None and if_range_holds(wish.if_range, record.etag, record.last_modified_s):
         span = resolve_range(wish.range, record.size, wish.range_header)
@@ -234,8 +245,6 @@ def _select(wish: _Wish, record: ObjectRecord) -> _Selection:
 def _select_part(number: int, record: ObjectRecord) -> _Selection:
     """Give the bytes of one part as it was uploaded (AWS "GetObject", partNumber)."""
     if not record.parts:
-        if "-" in record.etag:
-            raise S3Error(ErrorCode.NOT_IMPLEMENTED, "The part sizes of this object are not known here.")
         if number != 1:
             raise _no_such_part(number, 1)
         # S3 answers 206 for part 1 of an object without parts, and leaves the count out.
@@ -249,6 +258,29 @@ def _select_part(number: int, record: ObjectRecord) -> _Selection:
     return _Selection(
         span, is_partial=span.length > 0, checksums=part.checksums, part_count=len(record.parts)
     )
+
+
+async def _select_part_of_origin(
+    context: OperationContext, name: ObjectName, record: ObjectRecord, number: int
+) -> _Selection:
+    """Give the bytes of one part of an object that was uploaded at the origin, which alone knows its parts."""
+    try:
+        found = await context.store.part_span(name, record, number)
+    except OriginError as error:
+        if error.status != 416:
+            raise
+        raise _no_such_part(number, _parts_by_etag(record.etag)) from error
+    if number > found.count:
+        raise _no_such_part(number, found.count)
+    return _Selection(
+        found.span, is_partial=found.span.length > 0, checksums=found.checksums, part_count=found.count
+    )
+
+
+def _parts_by_etag(etag: str) -> int:
+    """Read how many parts an object has from its ETag, as S3 makes it: the digits behind the dash; 0 where there are none."""
+    count = etag.rpartition("-")[2]
+    return int(count) if count.isascii() and count.isdecimal() and len(count) <= 5 else 0
 
 
 def _found(

@@ -31,6 +31,7 @@ OPERATIONS: Final[Mapping[Operation, Operator]] = MappingProxyType(
         Operation.LIST_PARTS: multipart.list_parts,
         Operation.PUT_OBJECT: objects.put_object,
         Operation.UPLOAD_PART: multipart.upload_part,
+        Operation.UPLOAD_PART_COPY: copy.upload_part_copy,
     }
 )
 

@@ -110,6 +110,9 @@ def to_s3_error(error: errors.StorageError) -> S3Error:
 
 def _is_refusal(error: errors.OriginError) -> bool:
     """Say whether the origin refused what the client asked for, and not who we are or how much we ask."""
+    # Worth a retry, but of what the client alone can decide anew: AWS User Guide "Conditional writes".
+    if error.code == ErrorCode.CONDITIONAL_REQUEST_CONFLICT:
+        return error.status == 409
     return (
         400 <= error.status < 500
         and error.code not in _CREDENTIAL_CODES

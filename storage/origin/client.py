@@ -59,9 +59,11 @@ from storage.origin.wire import (
     condition_headers,
     copy_source,
     digest_headers,
+    is_conditional,
+    parse_part,
     range_header,
 )
-from storage.types import ByteRange, ObjectName, Priority, RangeSpec
+from storage.types import ByteRange, ObjectName, PartSpan, Priority, RangeSpec
 
 SINGLE_DELETES_MAX: Final = 16
 """Deletes in flight of one batch where the origin knows no batches."""
@@ -186,6 +188,30 @@ class OriginClient(MultipartClient):
 
         return await self._caller.run(call, described)
 
+    async def head_part(self, name: ObjectName, number: int, *, if_match: str) -> PartSpan:
+        """Say which bytes of a version one part of its upload is (AWS API_HeadObject, partNumber).
+
+        Raises:
+            ObjectChangedError: The origin holds another version.
+            OriginRefusedError: 416, there is no such part.
+        """
+        headers = (*condition_headers(if_match, ""), _CHECKSUM_MODE)
+        query = (("partNumber", str(number)),)
+        call = Call("HeadObject", "HEAD", name.bucket, name.key, query=query, headers=headers)
+
+        async def described(answer: Answer) -> PartSpan:
+            answer.close()
+            return parse_part(answer.status, answer.headers, if_match=if_match)
+
+        try:
+            return await self._caller.run(call, described)
+        except NoSuchKeyError as error:
+            raise ObjectChangedError(f"{name} is not at the origin any more") from error
+        except OriginRefusedError as error:
+            if error.status == 412:
+                raise ObjectChangedError(f"{name} is no longer {if_match}") from error
+            raise
+
     async def put_object(
         self,
         name: ObjectName,
@@ -201,17 +227,17 @@ class OriginClient(MultipartClient):
         An error raised by the body's source ends the call as it is, with the connection cut before the body is whole.
         A conditional put is not repeated on a dead connection: its first attempt could make the second fail.
         """
-        conditions = condition_headers(if_match, if_none_match)
+        conditioned = headers + condition_headers(if_match, if_none_match)
         call = Call(
             "PutObject",
             "PUT",
             name.bucket,
             name.key,
-            headers=headers + conditions + digest_headers(body),
+            headers=conditioned + digest_headers(body),
             body=body,
             priority=priority,
             is_read=False,
-            is_idempotent=not conditions,
+            is_idempotent=not is_conditional(conditioned),
             bytes_hint=body.size,
         )
         return await self._caller.run(call, written)
@@ -224,7 +250,10 @@ class OriginClient(MultipartClient):
         version_id: str = "",
         priority: Priority = Priority.FOREGROUND,
     ) -> WriteAnswer:
-        """Delete an object, or one of its versions; success also where there was none, however the origin says so."""
+        """Delete an object, or one of its versions; success also where there was none, however the origin says so.
+
+        Not so a conditional delete: where it names an object, one that is not there is NoSuchKeyError.
+        """
         call = Call(
             "DeleteObject",
             "DELETE",
@@ -234,13 +263,14 @@ class OriginClient(MultipartClient):
             headers=headers,
             priority=priority,
             is_read=False,
+            is_idempotent=not is_conditional(headers),
         )
         history = History()
         try:
             return await self._caller.run(call, written_without_etag, history)
         except NoSuchKeyError:
             # A 404 without its document may as well be of a proxy, or of a bucket that is gone.
-            if not history.has_document:
+            if not history.has_document or is_conditional(headers):
                 raise
             return WriteAnswer("", is_earlier_unknown=history.unknown is not None)
 
@@ -294,6 +324,7 @@ class OriginClient(MultipartClient):
             headers=(copy_source(source, source_version_id), *headers),
             priority=priority,
             is_read=False,
+            is_idempotent=not is_conditional(headers),
         )
         return await self._caller.run(call, made_by)
 

@@ -89,11 +89,14 @@ class ListedPart(msgspec.Struct, frozen=True, gc=False):
 
 
 class PartsPage(msgspec.Struct, frozen=True):
-    """One page of ListParts; ask on with `next_marker` where truncated."""
+    """One page of ListParts; ask on with `next_marker` where truncated. What the upload is has "" where not told."""
 
     parts: tuple[ListedPart, ...]
     is_truncated: bool
     next_marker: int
+    storage_class: str = ""
+    checksum_algorithm: str = ""
+    checksum_type: str = ""
 
 
 class ListedUpload(msgspec.Struct, frozen=True, gc=False):
@@ -219,6 +222,9 @@ def parse_parts_page(body: bytes) -> PartsPage:
         ),
         is_truncated=_text(root, "IsTruncated").lower() == "true",
         next_marker=_number(root, "NextPartNumberMarker", default=0),
+        storage_class=kept_text(_text(root, "StorageClass")),
+        checksum_algorithm=kept_text(_text(root, "ChecksumAlgorithm")),
+        checksum_type=kept_text(_text(root, "ChecksumType")),
     )
 
 

@@ -1,5 +1,7 @@
 """The data lane's operations on S3 uploads; `OriginClient` has them too."""
 
+from typing import Final
+
 import msgspec
 
 from storage.origin.answers import Headers, WriteAnswer, made_by, written, written_without_etag
@@ -15,6 +17,9 @@ from storage.origin.documents import (
 )
 from storage.origin.wire import OutgoingBody, copy_source, digest_headers
 from storage.types import ObjectName, Priority
+
+PAGE_PARTS_MAX: Final = 1000
+"""What a page has at most, and where nothing is said (AWS API_ListParts)."""
 
 
 class PartTarget(msgspec.Struct, frozen=True, gc=False):
@@ -147,10 +152,18 @@ class MultipartClient:
         await self._caller.run(call, written_without_etag)
 
     async def list_parts(
-        self, name: ObjectName, upload_id: str, *, marker: int = 0, priority: Priority = Priority.FOREGROUND
+        self,
+        name: ObjectName,
+        upload_id: str,
+        *,
+        marker: int = 0,
+        max_parts: int = PAGE_PARTS_MAX,
+        priority: Priority = Priority.FOREGROUND,
     ) -> PartsPage:
         """Give one page of an upload's parts, behind part number `marker`."""
-        query = (("uploadId", upload_id), ("part-number-marker", str(marker)))
+        query: Headers = (("uploadId", upload_id), ("part-number-marker", str(marker)))
+        if max_parts < PAGE_PARTS_MAX:
+            query = (*query, ("max-parts", str(max_parts)))
         call = Call("ListParts", "GET", name.bucket, name.key, query=query, priority=priority)
 
         async def listed(answer: Answer) -> PartsPage:

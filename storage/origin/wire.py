@@ -4,7 +4,7 @@ Pure. HTTP's inclusive ranges exist here and nowhere else in storage. An answer 
 is used: status, Content-Range, Content-Length, ETag. Text of an answer passes `kept_text` before it is kept.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final, Protocol
@@ -13,7 +13,15 @@ import msgspec
 
 from storage.errors import ObjectChangedError, OriginUnavailableError
 from storage.origin.signing import uri_encode
-from storage.types import ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, ObjectName, RangeSpec
+from storage.types import (
+    ByteRange,
+    Checksum,
+    ChecksumAlgorithm,
+    ChecksumType,
+    ObjectName,
+    PartSpan,
+    RangeSpec,
+)
 
 STORED_HEADERS: Final = (
     "content-type",
@@ -43,6 +51,8 @@ ANSWER_ONLY_HEADERS: Final = (
 
 META_PREFIX: Final = "x-amz-meta-"
 CHECKSUM_PREFIX: Final = "x-amz-checksum-"
+
+_CONDITIONS: Final = ("if-", "x-amz-if-", "x-amz-copy-source-if-")
 
 _MONTHS: Final = {
     name: number
@@ -158,6 +168,14 @@ def condition_headers(if_match: str, if_none_match: str) -> tuple[tuple[str, str
     return match + ((("if-none-match", quote_etag(if_none_match)),) if if_none_match else ())
 
 
+def is_conditional(headers: Iterable[tuple[str, str]]) -> bool:
+    """Whether a write depends on what is there (RFC 9110 section 13.1, AWS "Conditional writes"); lower-case names.
+
+    Such a write is never sent twice: its first attempt could refute the second.
+    """
+    return any(name.startswith(_CONDITIONS) for name, _ in headers)
+
+
 def digest_headers(body: OutgoingBody) -> tuple[tuple[str, str], ...]:
     """Give the digests that are known of a body, for the origin to verify."""
     md5 = (("content-md5", body.md5),) if body.md5 else ()
@@ -238,6 +256,26 @@ def check_answer(
     if if_match not in ("", "*", described.etag):
         raise ObjectChangedError(f"the origin holds {described.etag}, not {if_match}")
     return CheckedAnswer(described, byte_range)
+
+
+def parse_part(status: int, headers: Mapping[str, str], *, if_match: str) -> PartSpan:
+    """Read the answer to a HEAD of one part: 206 with its place; an origin that knows no parts answers 200 for the whole.
+
+    Raises:
+        ObjectChangedError: The origin does not know If-Match and holds another version.
+        OriginUnavailableError: Code BadAnswer, the fields contradict each other.
+    """
+    length = _content_length(headers)
+    count = _count(headers, "x-amz-mp-parts-count")
+    span, size = ByteRange(0, length), length
+    if status == 206:
+        span, size = parse_content_range(headers.get("content-range", ""))
+    elif length:
+        count = 0
+    described = parse_object(headers, size=size, is_whole=True)
+    if described.etag != if_match:
+        raise ObjectChangedError(f"the origin holds {described.etag}, not {if_match}")
+    return PartSpan(span, count, described.checksums)
 
 
 def parse_content_range(text: str) -> tuple[ByteRange, int]:

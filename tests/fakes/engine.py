@@ -9,14 +9,14 @@ Obvious rather than fast. A test arranges with `make_bucket` and `put`, and make
 - `results`: how the next reads say that they were answered.
 - `views`: how names under published targets are read; `generation`: of what all listings are.
 - `publish_end`: how a publish ends, at the first question about it.
+- `part_spans`: where the parts of an object lie that was uploaded at the origin.
 - `gates`: the call of that name waits for its event, and says that it arrived.
 """
 
 # ruff: noqa: ARG002  # a fake takes all that the port gives it
 import asyncio
-import base64
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -49,6 +49,7 @@ from storage.records import (
 )
 from storage.requests import (
     BarrierReport,
+    Body,
     BucketEntry,
     CompletedPart,
     Content,
@@ -76,8 +77,10 @@ from storage.types import (
     ChecksumAlgorithm,
     ChecksumType,
     ObjectName,
+    PartSpan,
     RangeSpec,
 )
+from tests.fakes.whole_content import FakeContent, taken
 
 if TYPE_CHECKING:
     from storage.filesystem import File
@@ -158,6 +161,7 @@ class FakeStore:
         self.files: File | None = None
         self.piece_bytes = MIB
         self.calls: list[str] = []
+        self.part_spans: list[PartSpan] = []
         self.bodies: list[FakeBody] = []
         self.opened: list[FakeOpenObject] = []
         self.put_requests: list[PutRequest] = []
@@ -231,10 +235,14 @@ class FakeStore:
         self.opened.append(opened)
         return opened
 
+    async def part_span(self, name: ObjectName, record: ObjectRecord, number: int) -> PartSpan:
+        await self._called("part_span")
+        return self.part_spans[number - 1]
+
     async def put_object(self, request: PutRequest, content: Content) -> PutResult:
         await self._called("put_object")
         self._bucket(request.name.bucket)
-        data = await _taken(content)
+        data = await taken(content)
         await self._called("put_object_taken")
         self.put_requests.append(request)
         record = self._store(request, data, content.checksums(), hashlib.md5(data).hexdigest(), ())
@@ -323,7 +331,7 @@ class FakeStore:
     async def relay(self, request: RelayRequest, content: Content | None = None) -> RelayReply:
         await self._called("relay")
         self._bucket(request.name.bucket)
-        self.relayed.append((request, request.body if content is None else await _taken(content)))
+        self.relayed.append((request, request.body if content is None else await taken(content)))
         pieces = self.script.pop(0) if self.script else []
         size = sum(len(piece) for piece in pieces if isinstance(piece, bytes))
         status, headers, length = self.replies.pop(0) if self.replies else (200, (), size)
@@ -364,12 +372,40 @@ class FakeStore:
     ) -> PutResult:
         await self._called("upload_part")
         upload = self._open_upload(name, upload_id)
-        data = await _taken(content)
+        data = await taken(content)
         part = PartRecord(
             FORMAT, number, len(data), hashlib.md5(data).hexdigest(), self.now_s, content.checksums()
         )
         upload.parts[number] = (part, data)
         return PutResult(part.etag, part.last_modified_s, part.checksums)
+
+    def keeps_upload(self, upload_id: str) -> bool:
+        return not upload_id.startswith("origin-")
+
+    async def copy_part(
+        self, name: ObjectName, upload_id: str, number: int, body: Body, size: int
+    ) -> PutResult:
+        pieces = []
+        while (piece := await body.next_piece()) is not None:
+            pieces.append(
+                piece.file.pread(piece.offset, piece.length) if isinstance(piece, FileSpan) else piece
+            )
+        await body.close()
+        data = b"".join(pieces)
+        assert len(data) == size, f"{len(data)} bytes of {size}"
+        return await self.upload_part(name, upload_id, number, FakeContent(data))
+
+    async def upload_part_copy(
+        self,
+        source: ObjectName,
+        name: ObjectName,
+        upload_id: str,
+        number: int,
+        headers: HeaderPairs = (),
+    ) -> PutResult:
+        await self._called("upload_part_copy")
+        self.copies.append((source, name, headers))
+        return PutResult("0" * 32, self.now_s)
 
     async def complete_upload(
         self,
@@ -606,34 +642,6 @@ class FakeStore:
                 ChecksumAlgorithm(upload.checksum_algorithm), ChecksumType(upload.checksum_type), sums
             ),
         )
-
-
-class FakeContent:
-    """A body that is there already."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    @property
-    def size(self) -> int:
-        return len(self._data)
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        if self._data:
-            yield self._data
-
-    def checksums(self) -> tuple[Checksum, ...]:
-        return (
-            Checksum(
-                ChecksumAlgorithm.SHA256, base64.b64encode(hashlib.sha256(self._data).digest()).decode()
-            ),
-        )
-
-
-async def _taken(content: Content) -> bytes:
-    data = b"".join([piece async for piece in content.chunks()])
-    assert len(data) == content.size, "a content that does not raise is whole"
-    return data
 
 
 class FakeEngine(FakeStore):

@@ -16,6 +16,7 @@ from botocore.config import Config  # type: ignore[import-untyped]  # as above
 from gateway.access_log import AccessEntry, AccessLog
 from gateway.admin import Admin
 from gateway.body import Intake, MemoryBudget
+from gateway.late_answer import BLANKS_EVERY_S
 from gateway.s3.auth import Credential
 from gateway.server import S3Server, ServerParts
 from gateway.telemetry import Exporter, RequestStats
@@ -163,6 +164,7 @@ async def running_gateway(
     stalled_send_s: float = 10,
     stalled_receive_s: float = 10,
     budget_bytes: int = 64 * 1024 * 1024,
+    blanks_every_s: float = BLANKS_EVERY_S,
 ) -> AsyncIterator[RunningGateway]:
     """Serve a store until the block ends."""
     store = store or FakeStore()
@@ -189,6 +191,7 @@ async def running_gateway(
             stats=stats,
             connections_max=connections_max,
             stalled_send_s=stalled_send_s,
+            blanks_every_s=blanks_every_s,
         )
     )
     _, port = await server.listen("127.0.0.1", 0, tls)

@@ -466,6 +466,8 @@ class OriginStore:
         size = len(body)
         if "partNumber" in request.query and found.part_sizes:
             number = int(request.query["partNumber"])
+            if number > len(found.part_sizes):
+                raise S3Error(416, "InvalidPartNumber")
             start = sum(found.part_sizes[: number - 1])
             headers["x-amz-mp-parts-count"] = str(len(found.part_sizes))
             body, status = body[start : start + found.part_sizes[number - 1]], 206
@@ -638,6 +640,9 @@ class OriginStore:
         is_truncated = len(numbers) > limit
         next_marker = numbers[limit - 1] if is_truncated else (numbers[-1] if numbers else 0)
         head = f"<IsTruncated>{str(is_truncated).lower()}</IsTruncated><NextPartNumberMarker>{next_marker}</NextPartNumberMarker>"
+        algorithm = upload.headers.get("x-amz-checksum-algorithm", "")
+        head += f"<ChecksumAlgorithm>{algorithm}</ChecksumAlgorithm>" if algorithm else ""
+        head += f"<StorageClass>{upload.headers.get('x-amz-storage-class', 'STANDARD')}</StorageClass>"
         return document("ListPartsResult", head + lines)
 
     # --- Changing state ----------------------------------------------------------------------------------------------

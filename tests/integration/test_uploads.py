@@ -18,10 +18,9 @@ from storage.errors import (
 )
 from storage.flush_events import FlushSettings
 from storage.policy import Policy
-from storage.records import FORMAT, UploadRecord
-from storage.requests import CompletedPart, PutResult, UploadRequest, UploadsPage
+from storage.requests import CompletedPart, PutResult, UploadRequest
 from storage.types import KIB, MIB, ObjectName
-from storage.uploads import COMPLETED_KEPT_S, page_of_uploads
+from storage.uploads import COMPLETED_KEPT_S
 from tests.fakes.filesystem import FakeFilesystem
 from tests.fakes.running_engine import BUCKET, Got, RunningEngine, running_engine
 from tests.fakes.writing import (
@@ -527,81 +526,33 @@ async def test_parts_are_listed_in_pages() -> None:
         assert (empty.parts, empty.is_truncated) == ((), False)
 
 
-def record(key: str, upload_id: str, initiated_s: float = 0.0) -> UploadRecord:
-    """Make an open upload."""
-    return UploadRecord(FORMAT, upload_id, "b", key, initiated_s, "")
+async def test_parts_at_the_origin_are_listed_in_pages_too() -> None:
+    """No more is asked for than is shown, with what the upload is; a page of none asks only whether there is one."""
+    async with running_engine() as running:
+        request = UploadRequest(
+            NAME,
+            headers=(("x-amz-storage-class", "STANDARD_IA"),),
+            checksum_algorithm="CRC32",
+            origin_reason="acl",
+        )
+        upload_id, _ = await running.engine.create_upload(request)
+        for number in (3, 1, 7):
+            await put_part(running, "k", upload_id, number, b"%d" % number)
 
+        pages, marker = [], 0
+        while True:
+            page = await running.engine.list_parts(NAME, upload_id, part_marker=marker, max_parts=2)
+            pages.append([part.number for part in page.parts])
+            marker = page.next_part_marker
+            if not page.is_truncated:
+                break
+        empty = await running.engine.list_parts(NAME, upload_id, part_marker=0, max_parts=0)
+        with pytest.raises(NoSuchUploadError):
+            await running.engine.list_parts(NAME, "absent", part_marker=0, max_parts=0)
 
-def page_of(
-    uploads: Sequence[UploadRecord],
-    *,
-    prefix: str = "",
-    delimiter: str = "",
-    after: tuple[str, str] = ("", ""),
-    most: int = 1000,
-) -> UploadsPage:
-    """Cut a page."""
-    return page_of_uploads(uploads, prefix=prefix, delimiter=delimiter, after=after, max_uploads=most)
-
-
-UPLOADS = (
-    record("b", "u3", 3.0),
-    record("a", "u9", 1.0),
-    record("a", "u1", 2.0),
-    record("d/x", "u5"),
-    record("d/y", "u6"),
-    record("e", "u7"),
-)
-
-
-def test_page_of_uploads_orders_by_key_then_by_time() -> None:
-    """Uploads of one key stand in the order in which they were opened, whatever their ids."""
-    page = page_of(UPLOADS)
-
-    assert [one.upload_id for one in page.uploads] == ["u9", "u1", "u3", "u5", "u6", "u7"]
-    assert not page.is_truncated
-
-
-@pytest.mark.parametrize("delimiter", ["", "/"])
-@pytest.mark.parametrize("most", [1, 2, 3, 4])
-def test_pages_of_uploads_add_up_to_the_whole(delimiter: str, most: int) -> None:
-    """Followed by its markers, a listing in pages shows each upload and each group once."""
-    shown: list[str] = []
-    after = ("", "")
-    for _ in range(10):
-        page = page_of(UPLOADS, delimiter=delimiter, after=after, most=most)
-        shown += [*(one.upload_id for one in page.uploads), *page.prefixes]
-        assert len(page.uploads) + len(page.prefixes) <= most
-        if not page.is_truncated:
-            break
-        after = (page.next_key_marker, page.next_upload_id_marker)
-
-    groups = ["d/"] if delimiter else ["u5", "u6"]
-    assert sorted(shown) == sorted(["u9", "u1", "u3", "u7", *groups])
-
-
-def test_page_of_uploads_goes_on_when_the_upload_of_its_marker_has_ended() -> None:
-    """An upload that was aborted between two pages does not cost the others of its key their line."""
-    rest = tuple(one for one in UPLOADS if one.upload_id != "u9")
-
-    page = page_of(rest, after=("a", "u0"))
-
-    assert [one.upload_id for one in page.uploads] == ["u1", "u3", "u5", "u6", "u7"]
-
-
-def test_page_of_uploads_is_behind_all_uploads_of_a_key_without_an_id_marker() -> None:
-    """A key marker alone is behind every upload of that key."""
-    assert [one.upload_id for one in page_of(UPLOADS, after=("a", "")).uploads] == ["u3", "u5", "u6", "u7"]
-
-
-def test_page_of_uploads_keeps_to_the_prefix_and_groups_behind_it() -> None:
-    """A prefix is looked for at the start, the delimiter behind it."""
-    page = page_of(UPLOADS, prefix="d", delimiter="/")
-
-    assert (page.uploads, page.prefixes) == ((), ("d/",))
-    assert [one.key for one in page_of(UPLOADS, prefix="d/", delimiter="/").uploads] == ["d/x", "d/y"]
-
-
-def test_page_of_no_uploads_does_not_claim_that_more_follows() -> None:
-    """max-uploads=0 is answered with nothing, not with an endless loop."""
-    assert page_of(UPLOADS, most=0) == UploadsPage((), (), is_truncated=False)
+        assert pages == [[1, 3], [7]]
+        assert (empty.parts, empty.is_truncated) == ((), False)
+        assert page.upload.checksum_algorithm == "CRC32"
+        assert dict(page.upload.headers) == {"x-amz-storage-class": "STANDARD_IA"}
+        asked = [one.query.get("max-parts") for one in running.origin.log if one.operation == "ListParts"]
+        assert asked == ["2", "2", "1", "1"]

@@ -756,6 +756,39 @@ async def test_delete_succeeds_also_for_nothing() -> None:
         assert made.origin.store.etags("data", NAME.key)[1:] == ["", ""]
 
 
+async def test_conditional_delete_of_nothing_is_told() -> None:
+    """The origin's 404 is no success where the delete names an object: it went between a look and the delete."""
+    async with lane() as made:
+        made.origin.faults.add(Fault(operation="DeleteObject", status=404, code="NoSuchKey", times=2))
+
+        await made.client.delete_object(NAME)
+        with pytest.raises(NoSuchKeyError):
+            await made.client.delete_object(NAME, headers=(("if-match", '"e"'),))
+
+
+@pytest.mark.parametrize("kind", ["put", "delete", "copy"])
+async def test_conditional_write_is_not_repeated_on_a_dead_connection(kind: str) -> None:
+    """Its first attempt may have taken effect and would refute the second; the caller hears that nobody knows."""
+    async with lane() as made:
+        made.origin.store.put("data", NAME.key, b"abc")
+        await made.client.head_object(NAME)
+        made.origin.faults.add(Fault(operation="*", drop="before"))
+        condition = (("if-none-match", "*"),)
+        attempts = {
+            "put": made.client.put_object(NAME, condition, body_of(b"abc")),
+            "delete": made.client.delete_object(NAME, headers=condition),
+            "copy": made.client.copy_object(NAME, NAME, condition),
+        }
+
+        with pytest.raises(OriginUnavailableError) as raised:
+            await attempts.pop(kind)
+
+        for unused in attempts.values():
+            unused.close()
+        assert raised.value.outcome_unknown
+        assert len(made.origin.log) == 2
+
+
 async def test_batch_delete_settles_each_key() -> None:
     """Markup and line ends in keys survive; a key that XML cannot carry goes alone."""
     keys = ("a", "b&<>\r\n", "c\x01")

@@ -29,6 +29,7 @@ from storage.records import (
     OriginUploadOpened,
     PointerSet,
     Quarantined,
+    UploadPassed,
     Validated,
     decode_mutation,
     encode,
@@ -312,6 +313,23 @@ async def test_compact_when_a_completed_upload_is_history_already(ending: str) -
         assert await ledger.compaction().compact()
 
         assert state_without_index(ledger) == before
+
+
+async def test_compact_when_an_upload_was_completed_at_the_origin() -> None:
+    """Its answer to a repeated Complete stays; what was written of its parts goes, and their bytes with it."""
+    async with opened() as ledger:
+        upload_id = ledger.create_upload_now("key")
+        ledger.part_now(upload_id, 1, b"first", is_tiny=True)
+        ledger.commit_now(OriginUploadOpened(FORMAT, "ours", BUCKET, "key", upload_id=upload_id))
+        ledger.commit_now(UploadPassed(FORMAT, upload_id, 5.0, "etag-1"))
+        ledger.rotate_now()
+        before = dirty_state(ledger.filesystem, ledger.index)
+
+        assert await ledger.compaction().compact()
+
+        assert compacted_tags(ledger) == ["ids_reserved", "epoch_started", "upload_created"]
+        assert state_without_index(ledger) == before
+        assert before[f"upload {upload_id}"].completed_etag == "etag-1"  # type: ignore[attr-defined]
 
 
 async def test_compact_when_an_upload_was_completed() -> None:

@@ -32,6 +32,7 @@ from storage.records import (
     SegmentRow,
     UploadAborted,
     UploadCreated,
+    UploadPassed,
     UploadRecord,
     Validated,
     encode,
@@ -313,6 +314,7 @@ def test_forgotten_when_object_is_clean_or_dirty(applied: Applied) -> None:
         part_uploaded("unknown", 1, (extent(0, 5, 9),)),
         upload_completed("unknown", "key", 5, ((1, 5),)),
         UploadAborted(FORMAT, "unknown"),
+        UploadPassed(FORMAT, "unknown", 5.0, "etag-1"),
         Moved(
             FORMAT,
             ResidentRow(FORMAT, 0, 10, bucket=BUCKET, key="key", version_id=1),
@@ -329,7 +331,7 @@ def test_forgotten_when_object_is_clean_or_dirty(applied: Applied) -> None:
     ],
     ids=[
         *("flushed", "attempted", "quarantined", "released", "discarded", "forgotten"),
-        *("part_uploaded", "upload_completed", "upload_aborted"),
+        *("part_uploaded", "upload_completed", "upload_aborted", "upload_passed"),
         *("moved_of_object", "moved_from_elsewhere", "moved_of_part"),
     ],
 )

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from storage.records import FORMAT, OriginUploadEnded, OriginUploadOpened, UploadAborted
+from storage.records import FORMAT, OriginUploadEnded, OriginUploadOpened, UploadAborted, UploadPassed
 from storage.rows import read_origin_uploads
 from tests.fakes.records import (
     BUCKET,
@@ -112,6 +112,21 @@ def test_upload_aborted_when_parts_are_at_the_origin(applied: Applied) -> None:
     assert [left.origin_upload_id for left in effects.origin_uploads_left] == ["a"]
     assert effects.uploads_ended == ["u"]
     assert at_origin(applied) == {"a"}
+
+
+def test_upload_passed_when_the_origin_has_completed_it(applied: Applied) -> None:
+    """Its parts and what carried them are gone, the repeated Complete is answered, and nothing is queued; twice is once."""
+    applied(upload_created("u", "key"), part_uploaded("u", 1, (extent(0, 5, 9),)), opened("a", upload_id="u"))
+    passed = UploadPassed(FORMAT, "u", 5.0, "etag-1")
+
+    effects = applied(passed)
+
+    upload = applied.rows.upload("u")
+    assert upload is not None
+    assert (upload.completed_at_s, upload.completed_etag, upload.origin_upload_id) == (5.0, "etag-1", "")
+    assert (effects.uploads_ended, effects.origin_uploads_left, effects.dirty_added) == (["u"], [], [])
+    assert (applied.rows.parts("u"), at_origin(applied)) == ((), set())
+    assert not applied(passed).uploads_ended
 
 
 def test_flushed_when_its_upload_at_the_origin_was_completed(applied: Applied) -> None:

@@ -1,10 +1,11 @@
 import pytest
 
 from storage.errors import DurabilityNotPossibleError
+from storage.origin.wire import is_conditional
 from storage.policy import Policy
 from storage.records import FORMAT, BucketFacts
 from storage.types import WriteMode
-from storage.writemode import WriteDecision, decide, facts_reason, is_conditional
+from storage.writemode import WriteDecision, decide, facts_reason
 
 PLAIN = BucketFacts(FORMAT, "b", exists=True, asked_at_s=0.0)
 

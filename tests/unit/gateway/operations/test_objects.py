@@ -6,9 +6,9 @@ import pytest
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # ships no types
 from msgspec.structs import replace
 
-from storage.errors import ObjectChangedError, OriginThrottledError
+from storage.errors import NotSupportedError, ObjectChangedError, OriginRefusedError, OriginThrottledError
 from storage.records import ObjectState, OriginIdentity, PartSize
-from storage.types import CacheResult, WriteMode
+from storage.types import ByteRange, CacheResult, PartSpan, WriteMode
 from tests.fakes.gateway import Answer, RunningGateway, in_thread
 
 DATA = b"0123456789"
@@ -140,17 +140,36 @@ async def test_one_part_is_read_when_its_number_is_asked_for(gateway: RunningGat
 
 
 async def test_part_one_is_the_whole_when_an_object_has_no_parts(gateway: RunningGateway) -> None:
-    """An object put at once has one part, without a count; an object whose parts are unknown is not guessed at."""
-    record = gateway.store.put("bucket", "key", DATA)
-    gateway.store.put("bucket", "filled", DATA)
-    gateway.store.revise("bucket", "filled", replace(record, etag="abc-2"))
+    """An object put at once has one part, without a count."""
+    gateway.store.put("bucket", "key", DATA)
 
     first = await ask(gateway, "GET", "/bucket/key?partNumber=1")
     second = await ask(gateway, "GET", "/bucket/key?partNumber=2")
-    unknown = await ask(gateway, "GET", "/bucket/filled?partNumber=1")
 
     assert (first.status, first.body, "x-amz-mp-parts-count" in first.headers) == (206, DATA, False)
-    assert (second.status, unknown.status) == (416, 501)
+    assert second.status == 416
+
+
+async def test_the_origin_is_asked_for_the_parts_of_what_was_uploaded_there(gateway: RunningGateway) -> None:
+    """A version that another program uploaded; one that changed meanwhile is read anew, and what nobody knows is not guessed."""
+    record = gateway.store.put("bucket", "key", DATA)
+    gateway.store.revise("bucket", "key", replace(record, etag="abc-3"))
+    gateway.store.part_spans = [PartSpan(ByteRange(0, 4), 3), PartSpan(ByteRange(4, 9), 3)]
+
+    second = await ask(gateway, "GET", "/bucket/key?partNumber=2")
+    gateway.store.fail["part_span"] = ObjectChangedError("another one")
+    head = await ask(gateway, "HEAD", "/bucket/key?partNumber=1")
+    gateway.store.fail["part_span"] = OriginRefusedError("no", status=416, code="InvalidRange")
+    beyond = await ask(gateway, "GET", "/bucket/key?partNumber=4")
+    gateway.store.fail["part_span"] = NotSupportedError("it knows no parts")
+    unknown = await ask(gateway, "GET", "/bucket/key?partNumber=1")
+
+    assert (second.status, second.body, second.headers["content-range"]) == (206, b"45678", "bytes 4-8/10")
+    assert second.headers["x-amz-mp-parts-count"] == "3"
+    assert (head.status, head.headers["content-length"]) == (206, "4")
+    assert (beyond.status, unknown.status) == (416, 501)
+    assert b"<Code>InvalidPartNumber</Code>" in beyond.body
+    assert b"<ActualPartCount>3</ActualPartCount>" in beyond.body
 
 
 # --- what is answered -----------------------------------------------------------------------------------------------------
