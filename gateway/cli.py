@@ -258,6 +258,10 @@ def status_lines(report: StatusReport) -> list[str]:
         lines.append(f"settings    not reloaded: {report.settings_failure}")
     if report.reopenings:
         lines.append(f"re-opened   {report.reopenings} times since the start, after failures of the disk")
+    if report.lost_before:
+        lines.append(
+            f"lost        {report.lost_before} times, named by `forebay fsck` and in quarantine/*/losses.json"
+        )
     lines += [f"unreadable  {name}: {reason}" for name, reason in report.unreadable]
     lines += [f"suspended   {bucket}: {reason}" for bucket, reason in report.suspended_buckets]
     lines += [

@@ -52,13 +52,13 @@ def add_fsck_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run_fsck(wanted: FsckRequest, settings: Settings, say: Callable[[str], None]) -> int:
-    """Check or repair; give the exit status: 0 sound or repaired whole, 1 something acknowledged is damaged or lost."""
+    """Check or repair; give the exit status: 0 sound or repaired whole, 1 something acknowledged is damaged or lost, or was."""
     if wanted.should_repair or wanted.is_dry:
         return _repair(wanted, settings, say)
     report = check_directory(settings, verify_clean=wanted.verify_clean, progress=_show_progress)
     _end_progress()
     # Notes are of what a start repairs or drops by itself.
-    status = 1 if report.criticals else 0
+    status = 1 if report.criticals or report.standing else 0
     if wanted.is_json:
         _say_json({"exit_status": status, **report.document()}, say)
         return status

@@ -186,6 +186,7 @@ def status_report(
         early_bytes=components.early_planner.bytes_at_origin,
         hidden=tuple((name.bucket, name.key) for name in components.hidden_writes.names),
         ignoring_conditions=components.probe.ignoring(),
+        lost_before=sum(losses.total for losses in recovered.losses),
     )
 
 

@@ -337,12 +337,16 @@ def test_a_status_says_why_when_writes_are_refused() -> None:
 def test_a_status_shows_what_the_disk_has_lost() -> None:
     """Unreadable objects are named with the reason, and re-openings counted."""
     report = replace(
-        FakeStore().status(), unreadable=(("s3://bucket/key", "segment 2 is gone"),), reopenings=3
+        FakeStore().status(),
+        unreadable=(("s3://bucket/key", "segment 2 is gone"),),
+        reopenings=3,
+        lost_before=2,
     )
 
     lines = status_lines(report)
 
     assert "unreadable  s3://bucket/key: segment 2 is gone" in lines
+    assert "lost        2 times, named by `forebay fsck` and in quarantine/*/losses.json" in lines
     assert "re-opened   3 times since the start, after failures of the disk" in lines
 
 
