@@ -55,7 +55,7 @@ class FlushBooks:
         return self._by_sequence.get(sequence)
 
     def in_scope(self, scope: Scope) -> Iterable[FlushKey]:
-        """Walk the keys in scope; do not make or drop keys meanwhile."""
+        """Give the keys in scope as they are now; do not make or drop keys meanwhile."""
         if not scope.bucket:
             return self.keys.values()
         if scope.is_one_key:
@@ -63,11 +63,24 @@ class FlushBooks:
             return () if key is None else (key,)
         bucket = self.buckets.get(scope.bucket)
         keys = {} if bucket is None else bucket.keys
-        return (key for name, key in keys.items() if name.startswith(scope.prefix))
+        if not scope.prefix:
+            return keys.values()
+        return [key for name, key in keys.items() if name.startswith(scope.prefix)]
 
-    def quarantined_in(self, scope: Scope) -> list[FlushKey]:
-        """Give the quarantined keys in scope, oldest quarantine first."""
-        return [key for key in self._quarantined if key.name in scope]
+    def all_quarantined(self) -> Iterable[FlushKey]:
+        """Give the quarantined keys, oldest quarantine first; do not move keys meanwhile."""
+        return self._quarantined
+
+    def count_quarantined(self, scope: Scope) -> int:
+        """Count the quarantined keys in scope."""
+        if not scope.bucket:
+            return len(self._quarantined)
+        bucket, prefix = scope.bucket, scope.prefix
+        if scope.is_one_key:
+            return sum(key.name in scope for key in self._quarantined)
+        return sum(
+            [key.name.bucket == bucket and key.name.key.startswith(prefix) for key in self._quarantined]
+        )
 
     def oldest_quarantined(self, limit: int) -> list[FlushKey]:
         """Give up to `limit` quarantined keys, oldest quarantine first; looks at no others."""
