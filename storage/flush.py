@@ -112,7 +112,6 @@ class FlushPlanner:
         self._gate = BucketGate(settings, self._ready, self._books.buckets)
         self._barriers = Barriers()
         self._to_raise: deque[FlushKey] = deque()
-        self._to_release: deque[tuple[Scope, deque[FlushKey]]] = deque()
         self._checks: LazyHeap[FlushKey] = LazyHeap()
         self._wakes: LazyHeap[FlushKey] = LazyHeap()
         self._deadlines: LazyHeap[FlushKey] = LazyHeap()
@@ -319,21 +318,14 @@ class FlushPlanner:
         self._stray_ends.put(self._now_s + self._settings.origin_timeout_s, name)
 
     def _retry_quarantined(self, scope: Scope) -> None:
-        self._to_release.append((scope, deque(self._books.all_quarantined())))
+        self._books.want_released(scope)
 
     def _release_some(self) -> None:
         """Let quarantined keys go on that were there at the command; some at a time."""
-        left = RELEASED_PER_EVENT_MAX
-        while self._to_release and left:
-            scope, keys = self._to_release[0]
-            if not keys:
-                self._to_release.popleft()
-                continue
-            left -= 1
-            key = keys.popleft()
-            if key.state is FlushState.QUARANTINED and key.entry is not None and key.name in scope:
-                self._out.append(Release(key.entry.sequence))
-                self._queue(key)
+        for key in self._books.take_to_release(RELEASED_PER_EVENT_MAX):
+            assert key.entry is not None, f"{key!r} is quarantined with nothing"
+            self._out.append(Release(key.entry.sequence))
+            self._queue(key)
 
     def _take_probe_result(self, event: BucketProbeResult) -> None:
         bucket = self._books.buckets.get(event.bucket)
@@ -663,7 +655,7 @@ class FlushPlanner:
             self._wake_asked_s = NEVER_S
         orders = (self._wakes.first_order(), self._deadlines.first_order(), self._gate.first_time_s())
         wake_s = min((order for order in orders if order is not None), default=NEVER_S)
-        if self._to_raise or self._to_release or self._barriers.has_work:
+        if self._to_raise or self._books.has_to_release or self._barriers.has_work:
             wake_s = self._now_s
         # A later time than was asked for is not worth a word: that Tick will find nothing and ask anew.
         if wake_s < self._wake_asked_s:

@@ -25,6 +25,7 @@ class FlushBooks:
         self._states: Counter[FlushState] = Counter()
         self._quarantined: dict[FlushKey, None] = {}
         self._quarantined_bytes = 0
+        self._to_release: deque[tuple[Scope, deque[FlushKey]]] = deque()
         self._pending: LazyHeap[FlushKey] = LazyHeap()  # by the time of acknowledgement
         self._pending_bytes = 0
         self._story: deque[tuple[float, ObjectName, str]] = deque(maxlen=STORY_LINES_MAX)
@@ -67,9 +68,28 @@ class FlushBooks:
             return keys.values()
         return [key for name, key in keys.items() if name.startswith(scope.prefix)]
 
-    def all_quarantined(self) -> Iterable[FlushKey]:
-        """Give the quarantined keys, oldest quarantine first; do not move keys meanwhile."""
-        return self._quarantined
+    def want_released(self, scope: Scope) -> None:
+        """Note which keys are quarantined now, to be let go on where they are in scope."""
+        self._to_release.append((scope, deque(self._quarantined)))
+
+    def take_to_release(self, limit: int) -> list[FlushKey]:
+        """Look at up to `limit` of those; give what is in scope and quarantined still, oldest quarantine first."""
+        found: dict[FlushKey, None] = {}
+        while self._to_release and limit:
+            scope, keys = self._to_release[0]
+            if not keys:
+                self._to_release.popleft()
+                continue
+            limit -= 1
+            key = keys.popleft()
+            if key.state is FlushState.QUARANTINED and key.name in scope:
+                found[key] = None
+        return list(found)
+
+    @property
+    def has_to_release(self) -> bool:
+        """Whether there are keys that `take_to_release` has not looked at."""
+        return bool(self._to_release)
 
     def count_quarantined(self, scope: Scope) -> int:
         """Count the quarantined keys in scope."""
