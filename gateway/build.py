@@ -163,7 +163,8 @@ def repair_directory(settings: Settings, request: RepairRequest) -> RepairOutcom
     layout = _known_layout(filesystem)
     if layout is not None and settings.origin not in {"", layout.origin}:
         raise FormatError(
-            f"the cache directory belongs to the origin {layout.origin}, not to {settings.origin}"
+            f"the cache directory belongs to the origin {layout.origin}, not to {settings.origin}; repeat this without "
+            f"--origin (and without `origin` in the settings), or with --origin {layout.origin}"
         )
     origin = layout.origin if layout is not None else settings.origin
     asked = replace(settings, origin=origin)

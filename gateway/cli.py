@@ -52,13 +52,14 @@ def execute(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run one command; give its exit status. Expected failures become one line on standard error."""
     parsed = _parser().parse_args(arguments)
     try:
+        begun = _config_text(parsed.config)
 
         def read_again() -> Settings:
-            return load(_config_file_text(parsed.config), environment, _flags(parsed))
+            return load(_config_file_text(parsed.config, begun), environment, _flags(parsed))
 
         parsed.read_settings = read_again
         command: Command = parsed.command
-        return command(parsed, load(_config_text(parsed.config), environment, _flags(parsed)))
+        return command(parsed, load(begun, environment, _flags(parsed)))
     except SettingsError as error:
         return _complain(str(error), WRONG_USE)
     except (GatewayError, EndpointError, LedgerError, CertificateError, StorageError, OSError) as error:
@@ -258,6 +259,10 @@ def status_lines(report: StatusReport) -> list[str]:
         lines.append(f"settings    not reloaded: {report.settings_failure}")
     if report.reopenings:
         lines.append(f"re-opened   {report.reopenings} times since the start, after failures of the disk")
+    if report.lost_before:
+        lines.append(
+            f"lost        {report.lost_before} times, named by `forebay fsck` and in quarantine/*/losses.json"
+        )
     lines += [f"unreadable  {name}: {reason}" for name, reason in report.unreadable]
     lines += [f"suspended   {bucket}: {reason}" for bucket, reason in report.suspended_buckets]
     lines += [
@@ -321,11 +326,20 @@ def _config_text(path: str | None) -> str | None:
         raise SettingsError(f"config ({path}): cannot be read: {error}; allowed: a TOML file") from error
 
 
-def _config_file_text(path: str | None) -> str | None:
-    """Read the file again. A pipe, which a start may read once, has no end that a running gateway could wait for."""
+def _config_file_text(path: str | None, begun: str | None) -> str | None:
+    """Read the file again. A pipe, which a start may read once, has no end that a running gateway could wait for.
+
+    One that is empty, and was not when the gateway began with the text `begun`, is being written or was cut by a full disk: it says
+    nothing, least of all that there are no keys and no policies any more.
+    """
     if path is not None and Path(path).exists() and not Path(path).is_file():
         raise SettingsError(f"config ({path}): cannot be read again; allowed: a file")
-    return _config_text(path)
+    text = _config_text(path)
+    if text is not None and not text.strip() and (begun or "").strip():
+        raise SettingsError(
+            f"config ({path}): is empty; allowed: the settings, or a comment if there are none"
+        )
+    return text
 
 
 def _flags(parsed: argparse.Namespace) -> dict[str, str]:

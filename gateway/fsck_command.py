@@ -15,6 +15,8 @@ import msgspec
 from gateway.build import RepairRequest, check_directory, repair_directory
 from gateway.settings import Settings
 from storage.clock import SystemClock
+from storage.errors import LockedError
+from storage.layout import LOCK_PATH
 from storage.types import GIB, KIB, MIB
 
 
@@ -52,13 +54,24 @@ def add_fsck_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run_fsck(wanted: FsckRequest, settings: Settings, say: Callable[[str], None]) -> int:
-    """Check or repair; give the exit status: 0 sound or repaired whole, 1 something acknowledged is damaged or lost."""
+    """Check or repair; give the exit status: 0 sound or repaired whole, 1 something acknowledged is damaged or lost, or was."""
+    try:
+        return _run(wanted, settings, say)
+    except LockedError as error:
+        lock = f"{settings.cache_dir}/{LOCK_PATH}"
+        raise LockedError(
+            f"{error}: a gateway, or another fsck, has it open, and `fuser {lock}` names the process. The lock goes with "
+            "the process, however that ends; the file LOCK need not be removed. Nothing was read or changed"
+        ) from error
+
+
+def _run(wanted: FsckRequest, settings: Settings, say: Callable[[str], None]) -> int:
     if wanted.should_repair or wanted.is_dry:
         return _repair(wanted, settings, say)
     report = check_directory(settings, verify_clean=wanted.verify_clean, progress=_show_progress)
     _end_progress()
     # Notes are of what a start repairs or drops by itself.
-    status = 1 if report.criticals else 0
+    status = 1 if report.criticals or report.standing else 0
     if wanted.is_json:
         _say_json({"exit_status": status, **report.document()}, say)
         return status

@@ -159,7 +159,12 @@ def check_ledger(
     try:
         histories = Histories(lines_of(path))
         report = check(
-            histories, place.bucket, place.prefix, connect, compares_etag=not is_origin or _has_md5(histories)
+            histories,
+            place.bucket,
+            place.prefix,
+            connect,
+            compares_etag=not is_origin or _has_md5(histories),
+            tell=_tell_error,
         )
         if not is_origin:
             for line in report.seen:
@@ -167,6 +172,11 @@ def check_ledger(
         return report
     finally:
         book.close()
+
+
+def _tell_error(line: str) -> None:
+    sys.stderr.write(f"forebay: {line}\n")
+    sys.stderr.flush()
 
 
 def _has_md5(histories: Histories) -> bool:

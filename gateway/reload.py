@@ -109,8 +109,23 @@ class Reload:
     def _read(self) -> tuple[Settings, CertificatePair | None]:
         fresh = self._parts.reread()
         fresh.check_serving()
+        self._refuse_lost_keys(fresh)
         is_used = self._parts.context is not None and fresh.tls_cert
         return fresh, read_pair(Path(fresh.tls_cert), Path(fresh.tls_key)) if is_used else None
+
+    def _refuse_lost_keys(self, fresh: Settings) -> None:
+        """Refuse settings without the [[keys]] that are in force and with no other key in their place: of a file cut short.
+
+        Raises:
+            SettingsError: They are.
+        """
+        before = {key.access_key for key in self.settings.client_keys}
+        has_new = {key.access_key for key in fresh.client_keys} - before
+        if self.settings.keys and not fresh.keys and not has_new:
+            raise SettingsError(
+                f"keys: all {len(self.settings.keys)} that are in force are gone; allowed: at least one of them or "
+                "another, or a restart"
+            )
 
     def _take_over(self, fresh: Settings, pair: CertificatePair | None) -> ReloadReport:
         parts, before = self._parts, self.settings

@@ -25,7 +25,14 @@ from storage.records import (
     WrittenHead,
     was_written_here,
 )
-from storage.rows import RowSource, decode_object, decode_overlay, decode_written
+from storage.rows import (
+    RowSource,
+    decode_object,
+    decode_overlay,
+    decode_written,
+    decoded,
+    row_at,
+)
 from storage.types import KIB, ObjectName
 
 ROWS_MAX: Final = 500
@@ -62,13 +69,18 @@ def acknowledged_page(
     ends = [objects[-1][0]] if is_more else []
     ends += [overlay[-1][0]] if len(overlay) == ROWS_MAX else []
     last = min(ends, default=None)
-    dirty = {key: decode_overlay(value) for key, value in overlay if last is None or key <= last}
+    dirty = {
+        key: decoded(index, Family.OVERLAY, key, value, decode_overlay)
+        for key, value in overlay
+        if last is None or key <= last
+    }
     known = {key: value for key, value in objects if last is None or key <= last}
     lines: list[AcknowledgedLine] = []
     parts = 0
     for row_key in sorted({*dirty, *known}):
         name = keys.split_object_key(row_key)
-        line = _line(name, known.get(row_key), dirty.get(row_key), (rows, planner), is_deep=is_deep)
+        head = _head(index, row_key, known.get(row_key), is_deep=is_deep)
+        line = _line(name, head, dirty.get(row_key), (rows, planner))
         if line is not None:
             lines.append(line)
             parts += sum(count for _, count in line.part_runs)
@@ -97,22 +109,29 @@ def acknowledged_line(
 ) -> AcknowledgedLine | None:
     """Say what was acknowledged of one key; None where nothing is known of it."""
     row_key = keys.object_key(name.bucket, name.key)
-    overlay = index.get(Family.OVERLAY, row_key)
-    dirty = None if overlay is None else decode_overlay(overlay)
-    return _line(name, index.get(Family.OBJECTS, row_key), dirty, (rows, planner), is_deep=True)
+    dirty = row_at(index, Family.OVERLAY, row_key, decode_overlay)
+    head = _head(index, row_key, index.get(Family.OBJECTS, row_key), is_deep=True)
+    return _line(name, head, dirty, (rows, planner))
+
+
+def _head(
+    index: RowSource, row_key: bytes, row: bytes | None, *, is_deep: bool
+) -> WrittenHead | ObjectRecord | None:
+    if row is None:
+        return None
+    if is_deep:
+        return decoded(index, Family.OBJECTS, row_key, row, decode_object)
+    return decoded(index, Family.OBJECTS, row_key, row, decode_written)
 
 
 def _line(
     name: ObjectName,
-    row: bytes | None,
+    head: WrittenHead | ObjectRecord | None,
     dirty: OverlayRecord | None,
     flush: tuple[DirtyRows, FlushPlanner],
-    *,
-    is_deep: bool,
 ) -> AcknowledgedLine | None:
-    head: WrittenHead | ObjectRecord | None = None
-    if row is not None and (dirty is None or not dirty.is_tombstone):
-        head = decode_object(row) if is_deep else decode_written(row)
+    if dirty is not None and dirty.is_tombstone:
+        head = None
     if dirty is None and (head is None or not _was_promised(head)):
         return None
     line = AcknowledgedLine(name.key) if head is None else _of_version(name.key, head)

@@ -40,6 +40,7 @@ from storage.errors import (
     SegmentGoneError,
     StorageError,
 )
+from storage.filesystem import File
 from storage.fills import Fill, FillTable, Opening, incomplete
 from storage.hashers import WholeCheck, whole_check
 from storage.records import ObjectRecord, ObjectState
@@ -289,8 +290,12 @@ class VersionBody:
         start = self._position - extent.start
         stop = min(self._stop - extent.start, location.length, start + FILE_SPAN_BYTES_MAX)
         try:
-            stop = self._verified_stop(location, start, stop) or await self._verify(location, start, stop)
-            file = self._parts.segments.reader(location.segment_id)
+            try:
+                stop, file = await self._readable(location, start, stop)
+            except DiskFailedError as error:
+                # One refusal is not a loss yet: of dirty bytes it would be an alarm, of clean ones another request.
+                log.warning("%s is read once more: %s", self._name, error)
+                stop, file = await self._readable(location, start, stop)
         except (SegmentGoneError, DiskFailedError) as error:
             await self._lose(extent, str(error))
             return None
@@ -305,6 +310,11 @@ class VersionBody:
             )
         source.count_bytes(from_cache=stop - start, from_origin=0)
         return FileSpan(file, location.offset + start, stop - start)
+
+    async def _readable(self, location: Location, start: int, stop: int) -> tuple[int, File]:
+        """Say up to where the bytes from `start` are right, and of which file."""
+        stop = self._verified_stop(location, start, stop) or await self._verify(location, start, stop)
+        return stop, self._parts.segments.reader(location.segment_id)
 
     def _verified_stop(self, location: Location, start: int, stop: int) -> int:
         """Say up to where the bytes from `start` are known to be right; 0 where the first block is to be checked."""

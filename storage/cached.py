@@ -26,7 +26,11 @@ from storage.records import (
     Validated,
     was_written_here,
 )
-from storage.rows import Rows, decode_resident
+from storage.rows import (
+    Rows,
+    decode_resident,
+    decoded,
+)
 from storage.types import ByteRange, Checksum, Extent, Location
 
 
@@ -185,7 +189,9 @@ class DropSegment:
         if row is not None and row.dirty_bytes:
             return False
         residents = rows.scan(Family.RESIDENTS, *keys.residents_range(self.segment_id))
-        owners = dict.fromkeys(_owner(decode_resident(value)) for _, value in residents)
+        owners = dict.fromkeys(
+            _owner(decoded(rows, Family.RESIDENTS, key, value, decode_resident)) for key, value in residents
+        )
         for owner in owners:
             self._drop(rows, owner)
         for place, _ in residents:

@@ -6,7 +6,7 @@ from storage import keys
 from storage.errors import OverloadedError
 from storage.family import Family
 from storage.records import DirtyEntry, ObjectRecord
-from storage.rows import RowSource, decode_dirty, decode_object, decode_overlay
+from storage.rows import RowSource, decode_dirty, decode_object, decode_overlay, row_at
 from storage.state import State
 from storage.types import ObjectName
 
@@ -23,8 +23,7 @@ class DirtyRows:
 
     def entry(self, sequence: int) -> DirtyEntry | None:
         """Give a change; None where it was flushed, replaced or given up."""
-        value = self._index.get(Family.DIRTY, keys.dirty_key(sequence))
-        return None if value is None else decode_dirty(value)
+        return row_at(self._index, Family.DIRTY, keys.dirty_key(sequence), decode_dirty)
 
     def newest(self, name: ObjectName) -> DirtyEntry | None:
         """Give a key's newest change; None where the key is clean.
@@ -44,14 +43,12 @@ class DirtyRows:
 
     def record(self, entry: DirtyEntry) -> ObjectRecord | None:
         """Give the version that a put's change is about; None where the key has another by now."""
-        value = self._index.get(Family.OBJECTS, keys.object_key(entry.bucket, entry.key))
-        record = None if value is None else decode_object(value)
+        record = row_at(self._index, Family.OBJECTS, keys.object_key(entry.bucket, entry.key), decode_object)
         return record if record is not None and record.version_id == entry.version_id else None
 
     def version(self, name: ObjectName) -> ObjectRecord | None:
         """Give the newest version that is known of an object, dirty or clean; None where none is."""
-        value = self._index.get(Family.OBJECTS, keys.object_key(name.bucket, name.key))
-        return None if value is None else decode_object(value)
+        return row_at(self._index, Family.OBJECTS, keys.object_key(name.bucket, name.key), decode_object)
 
     def has_put(self, bucket: str) -> bool:
         """Whether an object of the bucket is acknowledged and not at the origin."""

@@ -30,7 +30,14 @@ from storage.origin.wire import OutgoingBody
 from storage.origin_uploads import OriginUpload, OriginUploads, Owner, upload_checksum_headers
 from storage.outgoing import Outgoing
 from storage.records import PartRecord, UploadRecord
-from storage.rows import SCAN_ROWS_MAX, Effects, RowSource, decode_part, decode_upload
+from storage.rows import (
+    Effects,
+    RowSource,
+    decode_part,
+    decode_upload,
+    row_at,
+    rows_in,
+)
 from storage.stats import Stats
 from storage.types import ByteRange, ObjectName, Priority
 
@@ -83,9 +90,8 @@ class EarlyFlusher:
         now_s = self._parts.clock.monotonic_s()
         for upload in uploads:
             self._add(upload)
-            rows = self._parts.index.scan(Family.PARTS, *keys.parts_range(upload.upload_id), SCAN_ROWS_MAX)
-            for _, value in rows:
-                part = decode_part(value)
+            span = keys.parts_range(upload.upload_id)
+            for part in rows_in(self._parts.index, Family.PARTS, span, decode_part):
                 self._parts.planner.add_part(upload.upload_id, part.number, part.size, part.etag, now_s)
         self._pump()
 
@@ -274,13 +280,13 @@ class EarlyFlusher:
 
     def _upload(self, upload_id: str) -> UploadRecord | None:
         """Read an open upload; None where it has ended."""
-        value = self._parts.index.get(Family.UPLOADS, keys.upload_key(upload_id))
-        upload = None if value is None else decode_upload(value)
+        upload = row_at(self._parts.index, Family.UPLOADS, keys.upload_key(upload_id), decode_upload)
         return None if upload is None or upload.completed_at_s else upload
 
     def _part(self, step: SendPart) -> PartRecord | None:
-        value = self._parts.index.get(Family.PARTS, keys.part_key(step.upload_id, step.number))
-        return None if value is None else decode_part(value)
+        return row_at(
+            self._parts.index, Family.PARTS, keys.part_key(step.upload_id, step.number), decode_part
+        )
 
 
 def _noting(body: OutgoingBody, travel: _Travel) -> OutgoingBody:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Final
 
+from storage.standing_losses import StandingLosses, standing_document, standing_lines, standing_verdict
+
 PROBLEMS_MAX: Final = 1000
 
 
@@ -58,6 +60,7 @@ class Report:
     Attributes:
         problems: The first PROBLEMS_MAX, in the order found.
         notes, criticals: All of them, counted.
+        standing: What earlier repairs found lost; of a repair, its outcome tells it.
         contradictions: The criticals among them that are of rows which contradict each other: another index may not have them.
     """
 
@@ -67,11 +70,12 @@ class Report:
     contradictions: int = 0
     first_contradiction: str = ""
     counts: Counts = field(default_factory=Counts)
+    standing: tuple[StandingLosses, ...] = ()
 
     @property
     def exit_code(self) -> int:
         """0 where nothing is wrong, else the worst severity."""
-        if self.criticals:
+        if self.criticals or self.standing:
             return Severity.CRITICAL
         return Severity.NOTE if self.notes else 0
 
@@ -108,7 +112,8 @@ class Report:
         self.counts = other.counts
 
     def lines(self) -> Iterator[str]:
-        """Tell it as text, a line at a time: problems, then counts, then the verdict."""
+        """Tell it as text, a line at a time: what was lost before, problems, then counts, then the verdict."""
+        yield from standing_lines(self.standing)
         for problem in self.problems:
             yield f"{problem.severity.name.lower()}: {problem.where}: {problem.what}"
         more = self.notes + self.criticals - len(self.problems)
@@ -127,12 +132,15 @@ class Report:
             ],
             "notes": self.notes,
             "criticals": self.criticals,
+            "lost_before": standing_document(self.standing),
             "counts": {counted.name: getattr(self.counts, counted.name) for counted in fields(self.counts)},
         }
 
     def _verdict(self) -> str:
         if self.criticals:
             return f"DAMAGED: {self.criticals} critical problems, {self.notes} notes; keep a copy before anything else"
+        if self.standing:
+            return standing_verdict(self.standing)
         if self.notes:
             return f"sound: all dirty bytes are there; {self.notes} notes"
         return "sound: nothing to note"

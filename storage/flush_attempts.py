@@ -12,7 +12,7 @@ from typing import Final
 
 from storage.conflict_rules import Base
 from storage.dirty_rows import DirtyRows
-from storage.errors import DirtyBytesLostError, NoSuchKeyError, OriginRefusedError, StorageError
+from storage.errors import DirtyBytesLostError, NoSuchKeyError, StorageError
 from storage.facts_table import FactsTable
 from storage.flush_events import (
     CheckByHead,
@@ -27,6 +27,7 @@ from storage.flush_events import (
 from storage.flush_outcomes import failure_event, head_result, line_failure
 from storage.guarded import ConflictError, GuardedSends
 from storage.origin.client import OriginClient
+from storage.origin.documents import MAY_LAND
 from storage.outgoing import ReadRefusedError
 from storage.records import DirtyEntry, OriginIdentity
 from storage.sender import SupersededError, has_description
@@ -45,7 +46,7 @@ READ_TRIES_MAX: Final = 5
 ODD_ETAGS_MAX: Final = 3
 """So many puts in a row answered with another ETag mean that the bucket's ETags are no MD5."""
 
-_MAY_LAND: Final = ("Connection", "an earlier attempt may still land")
+_MAY_LAND: Final = (MAY_LAND, "an earlier attempt may still land")
 
 
 @dataclass(slots=True)
@@ -223,11 +224,11 @@ class Attempts:
     async def _head_result(self, entry: DirtyEntry, check: CheckByHead) -> HeadResult:
         name = ObjectName(entry.bucket, entry.key)
         try:
-            found = await self._parts.origin.head_object(name, priority=Priority.VALIDATION)
+            # What is decided here is not asked again, so a bucket that was there some seconds ago is not enough.
+            found = await self._parts.origin.head_object(
+                name, priority=Priority.VALIDATION, is_bucket_fresh=True
+            )
         except NoSuchKeyError:
-            # A HEAD has no document: of a bucket that is away for a while it looks as of an object that somebody deleted.
-            if not await self._has_bucket(name):
-                return HeadResult.FAILED
             found = None
         except StorageError:
             return HeadResult.FAILED
@@ -246,16 +247,6 @@ class Attempts:
             attempted.update(base.own_etags)
         is_from_before = check.is_from_before and base is None
         return head_result(etag, ours, attempted, is_from_before=is_from_before)
-
-    async def _has_bucket(self, name: ObjectName) -> bool:
-        """Whether the origin has the bucket of an object, as far as it lets us ask."""
-        try:
-            await self._parts.origin.list_objects_v2(name.bucket, name.key, max_keys=1)
-        except OriginRefusedError:
-            return True
-        except StorageError:
-            return False
-        return True
 
     def _jitter(self) -> float:
         return self._parts.rng.random()

@@ -25,6 +25,7 @@ class FlushBooks:
         self._states: Counter[FlushState] = Counter()
         self._quarantined: dict[FlushKey, None] = {}
         self._quarantined_bytes = 0
+        self._to_release: deque[tuple[Scope, deque[FlushKey]]] = deque()
         self._pending: LazyHeap[FlushKey] = LazyHeap()  # by the time of acknowledgement
         self._pending_bytes = 0
         self._story: deque[tuple[float, ObjectName, str]] = deque(maxlen=STORY_LINES_MAX)
@@ -55,7 +56,7 @@ class FlushBooks:
         return self._by_sequence.get(sequence)
 
     def in_scope(self, scope: Scope) -> Iterable[FlushKey]:
-        """Walk the keys in scope; do not make or drop keys meanwhile."""
+        """Give the keys in scope as they are now; do not make or drop keys meanwhile."""
         if not scope.bucket:
             return self.keys.values()
         if scope.is_one_key:
@@ -63,11 +64,43 @@ class FlushBooks:
             return () if key is None else (key,)
         bucket = self.buckets.get(scope.bucket)
         keys = {} if bucket is None else bucket.keys
-        return (key for name, key in keys.items() if name.startswith(scope.prefix))
+        if not scope.prefix:
+            return keys.values()
+        return [key for name, key in keys.items() if name.startswith(scope.prefix)]
 
-    def quarantined_in(self, scope: Scope) -> list[FlushKey]:
-        """Give the quarantined keys in scope, oldest quarantine first."""
-        return [key for key in self._quarantined if key.name in scope]
+    def want_released(self, scope: Scope) -> None:
+        """Note which keys are quarantined now, to be let go on where they are in scope."""
+        self._to_release.append((scope, deque(self._quarantined)))
+
+    def take_to_release(self, limit: int) -> list[FlushKey]:
+        """Look at up to `limit` of those; give what is in scope and quarantined still, oldest quarantine first."""
+        found: dict[FlushKey, None] = {}
+        while self._to_release and limit:
+            scope, keys = self._to_release[0]
+            if not keys:
+                self._to_release.popleft()
+                continue
+            limit -= 1
+            key = keys.popleft()
+            if key.state is FlushState.QUARANTINED and key.name in scope:
+                found[key] = None
+        return list(found)
+
+    @property
+    def has_to_release(self) -> bool:
+        """Whether there are keys that `take_to_release` has not looked at."""
+        return bool(self._to_release)
+
+    def count_quarantined(self, scope: Scope) -> int:
+        """Count the quarantined keys in scope."""
+        if not scope.bucket:
+            return len(self._quarantined)
+        bucket, prefix = scope.bucket, scope.prefix
+        if scope.is_one_key:
+            return sum(key.name in scope for key in self._quarantined)
+        return sum(
+            [key.name.bucket == bucket and key.name.key.startswith(prefix) for key in self._quarantined]
+        )
 
     def oldest_quarantined(self, limit: int) -> list[FlushKey]:
         """Give up to `limit` quarantined keys, oldest quarantine first; looks at no others."""

@@ -14,6 +14,7 @@ from storage.errors import (
     StorageError,
 )
 from storage.flush_events import FailureKind, FlushFailed, HeadResult
+from storage.origin.documents import MAY_LAND
 from storage.origin.retry import Outcome, classify
 
 _KINDS: Final = {
@@ -32,12 +33,18 @@ _BY_LINE_CODE: Final = {
     "Timeout": FailureKind.UNKNOWN_OUTCOME,
     "Connection": FailureKind.UNKNOWN_OUTCOME,
     "BadAnswer": FailureKind.UNKNOWN_OUTCOME,
+    MAY_LAND: FailureKind.UNKNOWN_OUTCOME,
     # Of a call of its own this is a 500, which does not promise that nothing happens.
     "InternalError": FailureKind.UNKNOWN_OUTCOME,
     # A line that is missing, or a call that was not made, says nothing against the object.
     "Incomplete": FailureKind.RETRY,
     "Overloaded": FailureKind.THROTTLE,
 }
+
+_OUTAGE_LINE_CODES: Final = frozenset(
+    {"Timeout", "Connection", "BadAnswer", "InternalError", "ServiceUnavailable", "SlowDown"}
+)
+"""Of a call of its own these are silence or a 5xx. A line says no status: of the codes that ask for less only S3's own, 503s, count."""
 
 _DAMAGED_ON_THE_WAY: Final = frozenset({"BadDigest", "XAmzContentSHA256Mismatch"})
 """What was sent was checked block by block, so the bytes suffered on the way: no refusal of the object."""
@@ -58,7 +65,9 @@ def failure_event(sequence: int, error: StorageError, jitter: float) -> FlushFai
 def line_failure(sequence: int, code: str, message: str, jitter: float) -> FlushFailed:
     """Say what a failed line of a batch of deletes means."""
     kind = _BY_LINE_CODE.get(code) or _KINDS[classify(200, code)]
-    return FlushFailed(sequence, kind, _one_line(f"{code}: {message}"), jitter)
+    return FlushFailed(
+        sequence, kind, _one_line(f"{code}: {message}"), jitter, is_outage=code in _OUTAGE_LINE_CODES
+    )
 
 
 def head_result(

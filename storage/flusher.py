@@ -242,8 +242,11 @@ class Flusher:
     async def _flush(self, start: StartFlush) -> None:
         name = self._parts.planner.name_of(start.sequence)
         async with self._parts.queue.turn(name, Turn.FLUSH):
-            entry = self._take_newest(start.sequence)
             event: Event = FlushSkipped(start.sequence)
+            try:
+                entry = self._take_newest(start.sequence)
+            except StorageError as error:
+                entry, event = None, failure_event(start.sequence, error, self._jitter())
             if entry is not None:
                 event = await self._settled(entry.sequence, self._attempt(entry, start.priority))
         self._post(event)
@@ -316,7 +319,11 @@ class Flusher:
             await self._delete_together(start.bucket, together, start.priority)
 
     def _is_guarded(self, sequence: int) -> bool:
-        entry = self._rows.entry(sequence)
+        try:
+            entry = self._rows.entry(sequence)
+        except StorageError:
+            # It holds up no other; alone, it tells why it cannot be sent.
+            return True
         return entry is not None and self._parts.attempts.is_guarded(entry)
 
     async def _delete_guarded(self, sequence: int, priority: Priority) -> None:
@@ -331,9 +338,18 @@ class Flusher:
             for sequence in sequences:
                 name = self._parts.planner.name_of(sequence)
                 await turns.enter_async_context(self._parts.queue.turn(name, Turn.FLUSH))
-            entries = [entry for one in sequences if (entry := self._rows.entry(one)) is not None]
-            skipped = set(sequences) - {entry.sequence for entry in entries}
-            events: list[Event] = [FlushSkipped(sequence) for sequence in sorted(skipped)]
+            entries: list[DirtyEntry] = []
+            events: list[Event] = []
+            for sequence in sequences:
+                try:
+                    entry = self._rows.entry(sequence)
+                except StorageError as error:
+                    events.append(failure_event(sequence, error, self._jitter()))
+                    continue
+                if entry is None:
+                    events.append(FlushSkipped(sequence))
+                else:
+                    entries.append(entry)
             if entries:
                 events += await self._deleted(bucket, tuple(entries), priority)
         for event in events:

@@ -28,6 +28,7 @@ from storage.journal_scan import JournalScan, scan
 from storage.layered_index import IndexCopies, LayeredIndex
 from storage.layout import FORMAT_PATH, ROOT, Layout, read_layout, take_lock
 from storage.rows import APPLIED_SEQUENCE, INSTANCE_ID, all_rows, decode_segment
+from storage.standing_losses import standing_losses
 
 __all__ = ["Progress", "Report", "check"]
 
@@ -91,6 +92,7 @@ class _Check:
         self._total_bytes = 0
 
     def run(self, *, verify_clean: bool) -> None:
+        self._report.standing = standing_losses(self._filesystem)
         layout = self._read_layout()
         scanned = self._scan(layout)
         index = self._open_index(layout, scanned)

@@ -3,7 +3,8 @@
     1  finish a repair that was cut short
     2  survey: what the directory still says (`storage/fsck_survey.py`)
     3  compare what is in doubt with the origin, and quarantine what the origin does not have (`storage/recovered_changes.py`)
-    4  where changes were lost, keep aside the segments in which their bodies may be and which a start removes
+    4  write down what is lost, as a later run does not find it any more (`storage/standing_losses.py`);
+       where changes were lost, keep aside the segments in which their bodies may be and which a start removes
     5  where the journal does not read back, or changed by 3: state it anew in one file, keep the old ones aside
     6  write FORMAT where it is lost
     7  bring the index up to that; where it does not count, or changes are lost that it does not know, set it aside and rebuild it
@@ -79,6 +80,7 @@ from storage.rows import (
     decode_segment,
 )
 from storage.segment_files import segment_path
+from storage.standing_losses import keep_losses, standing_losses
 from storage.types import Location, ObjectName, Stream
 
 LOOK_STEP: Final = 1000
@@ -183,6 +185,7 @@ class _Repair:
         self._aside = Aside(parts.filesystem, parts.label)
 
     def run(self) -> None:
+        self._outcome.standing = standing_losses(self._filesystem)
         if not self._finish_unfinished():
             return
         parts = self._parts
@@ -214,6 +217,14 @@ class _Repair:
         self._outcome.lost = survey.lost
         self._outcome.has_more = len(survey.damages) >= DAMAGES_MAX
         has_changed = self._settle_doubts(survey)
+        if not self._outcome.is_dry:
+            keep_losses(
+                self._filesystem,
+                self._aside,
+                self._outcome.standing,
+                survey.lost.lines,
+                survey.lost.count,
+            )
         strange = survey.journal.foreign + survey.journal.unreadable
         is_restated = has_changed or bool(survey.refusal) or bool(strange) or survey.has_lost_changes
         index_why = survey.index_why or (SUPERSEDED if survey.has_lost_changes else "")

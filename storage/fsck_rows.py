@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import msgspec
-
 from storage import keys
+from storage.errors import (
+    DamagedError,
+)
 from storage.family import Family
 from storage.findings import Report, Severity
 from storage.fsck_places import Places
@@ -102,7 +103,7 @@ class RowCheck:
         """Tell of a row that does not decode, and go on with the next."""
         try:
             yield
-        except (msgspec.DecodeError, ValueError) as error:
+        except (DamagedError, ValueError) as error:
             self._add(severity, where, f"the row cannot be read: {error}")
 
     def _add(self, severity: Severity, where: str, what: str) -> None:

@@ -157,7 +157,11 @@ class Surveyor:
         layout = layout or self._derived(journal)
         if journal.foreign and not journal.files:
             raise DamagedError(
-                f"{journal.foreign[0]} is not of the instance that FORMAT names; put the right one back"
+                f"{journal.foreign[0]} is of another instance than FORMAT names, and no journal file is of this one: files of "
+                "two cache directories are mixed. Put the FORMAT or the journal/ back that belongs to the other, from a copy of "
+                "the directory. Where there is none and the journal is the right one, move FORMAT and index/ away and repeat "
+                "this with --origin URL, the endpoint that its changes are for; FORMAT is then written anew from the journal. "
+                "Nothing was changed"
             )
         refusal = self._refusal(layout, journal)
         if refusal:

@@ -13,7 +13,11 @@ from storage import keys
 from storage.family import Family
 from storage.pointers import Pointers
 from storage.publish import Target
-from storage.rows import RowSource, decode_overlay
+from storage.rows import (
+    RowSource,
+    decode_overlay,
+    decoded,
+)
 from storage.state import State
 from storage.types import ObjectName
 from storage.workers import Workers
@@ -64,6 +68,6 @@ class HiddenWrites:
         puts = [
             keys.split_object_key(row_key)
             for row_key, value in rows
-            if not decode_overlay(value).is_tombstone
+            if not decoded(self._index, Family.OVERLAY, row_key, value, decode_overlay).is_tombstone
         ]
         return [name for name in puts if name != target.manifest][:SHOWN_A_TARGET_MAX]

@@ -106,6 +106,11 @@ class IndexKeeper:
             self.on_damage(index, str(error))
             raise
 
+    def note_damage(self, why: str) -> None:
+        """Hear of a row that was read and means nothing: `rows.DamageListener`."""
+        if self._index is not None:
+            self.on_damage(self._index, why)
+
     def write(self, batch: Sequence[IndexWrite]) -> None:
         """Write a batch; as Index."""
         self._opened().write(batch)

@@ -33,7 +33,13 @@ from storage.listing import (
     start_after,
 )
 from storage.origin.documents import ListedObject, ListPage
-from storage.rows import RowSource, decode_head, decode_overlay
+from storage.rows import (
+    RowSource,
+    decode_head,
+    decode_overlay,
+    decoded,
+    row_at,
+)
 from storage.state import State
 from storage.types import ChecksumAlgorithm, ChecksumType
 from storage.workers import Workers
@@ -143,7 +149,10 @@ class Lister:
             start = max(start, keys.object_key(need.bucket, need.after) + b"\x00")
         rows = await self._overlay_rows(need.bucket, start, stop, need.limit)
         entries = tuple(
-            overlay_entry(keys.split_object_key(row_key).key, decode_overlay(value))
+            overlay_entry(
+                keys.split_object_key(row_key).key,
+                decoded(self._index, Family.OVERLAY, row_key, value, decode_overlay),
+            )
             for row_key, value in rows
         )
         return OverlayChunk(entries, is_last=len(rows) < need.limit)
@@ -166,10 +175,9 @@ class Lister:
 
     def _as_known(self, bucket: str, entry: ListEntry) -> ListEntry:
         """Give the entry the date and ETag of the version that the index knows, if it is that version."""
-        value = self._index.get(Family.OBJECTS, keys.object_key(bucket, entry.key))
-        if value is None:
+        known = row_at(self._index, Family.OBJECTS, keys.object_key(bucket, entry.key), decode_head)
+        if known is None:
             return entry
-        known = decode_head(value)
         origin = known.origin
         if origin is None or origin.etag != entry.etag or known.size != entry.size:
             return entry

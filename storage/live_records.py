@@ -45,6 +45,7 @@ from storage.family import Family
 from storage.journal_format import JournalRecord
 from storage.records import (
     FORMAT,
+    DirtyEntry,
     FactsLearnt,
     ObjectRecord,
     ObjectState,
@@ -69,8 +70,10 @@ from storage.rows import (
     decode_object,
     decode_part,
     decode_upload,
+    decoded,
     origin_upload_key,
     read_extents,
+    row_at,
 )
 from storage.types import Extent
 
@@ -161,16 +164,14 @@ class LiveRecords:
     # --- changes of objects ------------------------------------------------------------------------------------------
 
     def _put(self, sequence: int) -> bytes | None:
-        value = self._index.get(Family.DIRTY, keys.dirty_key(sequence))
-        if value is None:
+        entry = self._entry(sequence)
+        if entry is None:
             return None
-        entry = decode_dirty(value)
         record = self._object(entry.bucket, entry.key)
         extents = () if record is None else read_extents(self._index, record)
-        value = self._index.get(Family.DIRTY, keys.dirty_key(sequence))
-        if value is None:
+        entry = self._entry(sequence)
+        if entry is None:
             return None
-        entry = decode_dirty(value)
         if record is None or record.version_id != entry.version_id or record.state is ObjectState.CLEAN:
             raise DamagedError(
                 f"the object of dirty change {sequence} is not in the index; see `forebay fsck`"
@@ -180,12 +181,14 @@ class LiveRecords:
         return encode(Put(FORMAT, whole, entry))
 
     def _tombstone(self, sequence: int) -> bytes | None:
-        value = self._index.get(Family.DIRTY, keys.dirty_key(sequence))
-        return None if value is None else encode(Tombstone(FORMAT, decode_dirty(value)))
+        entry = self._entry(sequence)
+        return None if entry is None else encode(Tombstone(FORMAT, entry))
+
+    def _entry(self, sequence: int) -> DirtyEntry | None:
+        return row_at(self._index, Family.DIRTY, keys.dirty_key(sequence), decode_dirty)
 
     def _object(self, bucket: str, key: str) -> ObjectRecord | None:
-        value = self._index.get(Family.OBJECTS, keys.object_key(bucket, key))
-        return None if value is None else decode_object(value)
+        return row_at(self._index, Family.OBJECTS, keys.object_key(bucket, key), decode_object)
 
     def _check(self, what: str, size: int, extents: tuple[Extent, ...]) -> None:
         """Refuse to write a change whose bytes are not all there, or will not be."""
@@ -202,8 +205,7 @@ class LiveRecords:
     # --- uploads -----------------------------------------------------------------------------------------------------
 
     def _upload(self, upload_id: str) -> UploadRecord | None:
-        value = self._index.get(Family.UPLOADS, keys.upload_key(upload_id))
-        return None if value is None else decode_upload(value)
+        return row_at(self._index, Family.UPLOADS, keys.upload_key(upload_id), decode_upload)
 
     def _upload_created(self, upload_id: str, written: bytes) -> bytes | None:
         if upload_id not in self._ended_uploads:
@@ -232,7 +234,7 @@ class LiveRecords:
             raise DamagedError(
                 f"part {number} of open upload {upload_id} is not in the index; see `forebay fsck`"
             )
-        part = decode_part(value)
+        part = decoded(self._index, Family.PARTS, keys.part_key(upload_id, number), value, decode_part)
         self._check(f"part {number} of upload {upload_id}", part.size, part.extents)
         return part
 
@@ -278,16 +280,15 @@ class LiveRecords:
     def _origin_upload_of(self, opened: OriginUploadOpened) -> str:
         """Say which upload at the origin carries what this one was opened for."""
         upload = self._upload(opened.upload_id) if opened.upload_id else None
-        value = self._index.get(Family.DIRTY, keys.dirty_key(opened.sequence)) if opened.sequence else None
-        entry = None if value is None else decode_dirty(value)
+        entry = self._entry(opened.sequence) if opened.sequence else None
         carried = upload or entry
         return "" if carried is None else carried.origin_upload_id
 
     # --- buckets -----------------------------------------------------------------------------------------------------
 
     def _facts(self, bucket: str) -> bytes | None:
-        value = self._index.get(Family.BUCKETS, keys.bucket_key(bucket))
-        return None if value is None else encode(FactsLearnt(FORMAT, decode_facts(value)))
+        facts = row_at(self._index, Family.BUCKETS, keys.bucket_key(bucket), decode_facts)
+        return None if facts is None else encode(FactsLearnt(FORMAT, facts))
 
 
 def tag_of(mutation: bytes) -> str:

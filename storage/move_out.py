@@ -23,7 +23,15 @@ from storage.commit import Commit
 from storage.errors import DirtyBytesLostError, DiskFailedError, SegmentGoneError, StorageError
 from storage.family import Family
 from storage.records import FORMAT, Moved, ObjectRecord, ObjectState, ResidentRow
-from storage.rows import RowSource, decode_extent, decode_object, decode_part, decode_resident
+from storage.rows import (
+    RowSource,
+    decode_extent,
+    decode_object,
+    decode_part,
+    decode_resident,
+    decoded,
+    row_at,
+)
 from storage.segments import Reservation, SegmentStore
 from storage.types import Extent, Location, Stream
 from storage.workers import Workers
@@ -97,7 +105,13 @@ class MoveOut:
     def _residents(self, segment_id: int) -> list[tuple[int, ResidentRow]]:
         start, stop = keys.residents_range(segment_id)
         rows = self._index.scan(Family.RESIDENTS, start, stop, BATCH_BODIES)
-        return [(keys.split_resident_key(key)[1], decode_resident(value)) for key, value in rows]
+        return [
+            (
+                keys.split_resident_key(key)[1],
+                decoded(self._index, Family.RESIDENTS, key, value, decode_resident),
+            )
+            for key, value in rows
+        ]
 
     def _owned(self, segment_id: int, residents: Sequence[tuple[int, ResidentRow]]) -> list[Body]:
         """Look up the owners, whose rows hold the checksums."""
@@ -114,12 +128,13 @@ class MoveOut:
 
     def _extent(self, resident: ResidentRow) -> tuple[Extent, bool] | None:
         if resident.upload_id:
-            value = self._index.get(Family.PARTS, keys.part_key(resident.upload_id, resident.part))
-            extents = () if value is None else decode_part(value).extents
-            extent = _starting_at(extents, resident.start)
+            key = keys.part_key(resident.upload_id, resident.part)
+            part = row_at(self._index, Family.PARTS, key, decode_part)
+            extent = None if part is None else _starting_at(part.extents, resident.start)
             return None if extent is None else (extent, True)
-        value = self._index.get(Family.OBJECTS, keys.object_key(resident.bucket, resident.key))
-        record = None if value is None else decode_object(value)
+        record = row_at(
+            self._index, Family.OBJECTS, keys.object_key(resident.bucket, resident.key), decode_object
+        )
         if record is None or record.version_id != resident.version_id:
             return None
         extent = self._object_extent(record, resident.start)
@@ -128,8 +143,7 @@ class MoveOut:
     def _object_extent(self, record: ObjectRecord, start: int) -> Extent | None:
         if not record.extents_spilled:
             return _starting_at(record.extents, start)
-        value = self._index.get(Family.EXTENTS, keys.extents_key(record.version_id, start))
-        return None if value is None else decode_extent(value)
+        return row_at(self._index, Family.EXTENTS, keys.extents_key(record.version_id, start), decode_extent)
 
     # --- moving ------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,6 @@ from storage.clock import Clock
 from storage.commit import Commit
 from storage.errors import (
     EngineClosedError,
-    NoSuchBucketError,
     NoSuchUploadError,
     OriginError,
     StorageError,
@@ -259,14 +258,17 @@ class OriginUploads:
         await self._forget_durably(upload)
 
     async def _abort(self, upload: OriginUpload) -> bool:
-        """Abort until the origin says that it is gone; False where it did not for a long time."""
+        """Abort until the origin says that it is gone; False where it did not for a long time.
+
+        That there is no bucket does not say it: one that is away for a while comes back with the upload.
+        """
         wait_s = ABORT_S_MIN
         for _ in range(ABORTS_MAX):
             try:
                 await self._parts.origin.abort_multipart_upload(
                     upload.name, upload.upload_id, priority=Priority.FLUSH
                 )
-            except (NoSuchUploadError, NoSuchBucketError):
+            except NoSuchUploadError:
                 return True
             except StorageError as error:
                 log.info("upload %s of %s is not aborted yet: %s", upload.upload_id, upload.name, error)

@@ -50,7 +50,7 @@ from storage.records import (
     OverlayRecord,
     Validated,
 )
-from storage.rows import RowSource, decode_overlay
+from storage.rows import RowSource, decode_overlay, row_at
 from storage.sender import has_description
 from storage.singleflight import SingleFlight
 from storage.supply import INDEX_FAILURES, Supply
@@ -143,8 +143,9 @@ class Reader:
         return overlay is not None and overlay.is_tombstone
 
     def _overlay(self, name: ObjectName) -> OverlayRecord | None:
-        value = self._parts.index.get(Family.OVERLAY, keys.object_key(name.bucket, name.key))
-        return None if value is None else decode_overlay(value)
+        return row_at(
+            self._parts.index, Family.OVERLAY, keys.object_key(name.bucket, name.key), decode_overlay
+        )
 
     def _freshness(self, name: ObjectName) -> Freshness:
         return self._parts.policies().find(name).freshness

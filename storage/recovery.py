@@ -75,6 +75,7 @@ from storage.rows import (
     decode_upload,
     read_origin_uploads,
 )
+from storage.standing_losses import StandingLosses, standing_losses
 
 __all__ = ["IndexHome", "Recovered", "RecoveryParts", "nothing_is_pinned", "probe_disk", "recover"]
 
@@ -103,6 +104,7 @@ class Recovered:
         is_unclean: The last process did not stop in order, or the index was rebuilt.
         uploads: The open ones.
         origin_uploads: Uploads of ours that may be at the origin, whether something names them or not.
+        losses: What repairs found lost, and no operator has dealt with.
     """
 
     layout: Layout
@@ -122,6 +124,7 @@ class Recovered:
     uploads: tuple[UploadRecord, ...]
     origin_uploads: tuple[OriginUploadOpened, ...]
     pointers: tuple[PointerSet, ...]
+    losses: tuple[StandingLosses, ...] = ()
 
     @property
     def open_uploads(self) -> int:
@@ -359,6 +362,7 @@ def _begin(
     # An index that takes no write or sync shows it now: else each attempt to re-open would leave a journal file behind.
     opened.index.write([IndexWrite(Family.META, APPLIED_SEQUENCE, scanned.last_sequence.to_bytes(8))])
     opened.index.checkpoint()
+    losses = standing_losses(filesystem)
     journal = _begin_journal(filesystem, layout, scanned, keys.segment_id(layout.node, counter), group)
     try:
         layout = mark_begun(filesystem, layout)
@@ -388,6 +392,7 @@ def _begin(
         uploads=opened.uploads,
         origin_uploads=opened.origin_uploads,
         pointers=opened.pointers,
+        losses=losses,
     )
 
 

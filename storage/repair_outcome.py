@@ -7,6 +7,12 @@ from typing import Final
 from storage.aside import KeptAside
 from storage.findings import Report
 from storage.fsck_survey import Lost
+from storage.standing_losses import (
+    StandingLosses,
+    standing_document,
+    standing_lines,
+    standing_verdict,
+)
 
 KEPT_LINES_MAX: Final = 1000
 
@@ -21,6 +27,7 @@ class RepairOutcome:
         recovered: Changes that are quarantined now: place and reason, the first KEPT_LINES_MAX.
         settled: Changes in doubt that the origin has exactly; they are clean.
         lost: What is damaged or gone of what was acknowledged.
+        standing: What earlier repairs found lost, and nobody has dealt with yet.
         dropped_clean: Damaged places of clean bytes that were dropped; `refetched` of them were fetched again.
         has_more: Another run is needed for the rest.
         is_dry: Nothing was done: the lines say what would be.
@@ -35,6 +42,7 @@ class RepairOutcome:
     settled: list[str] = field(default_factory=list)
     settled_total: int = 0
     lost: Lost = field(default_factory=Lost)
+    standing: tuple[StandingLosses, ...] = ()
     aside: list[KeptAside] = field(default_factory=list)
     dropped_clean: int = 0
     refetched: int = 0
@@ -42,8 +50,8 @@ class RepairOutcome:
 
     @property
     def exit_code(self) -> int:
-        """0 where all that was acknowledged is there, 1 where something of it is damaged or lost."""
-        return 1 if self.lost.count or self.has_more else 0
+        """0 where all that was acknowledged is there, 1 where something of it is damaged or lost, or was and still stands."""
+        return 1 if self.lost.count or self.standing or self.has_more else 0
 
     def step(self, line: str) -> None:
         """Tell of one step."""
@@ -65,7 +73,8 @@ class RepairOutcome:
 
     def lines(self) -> list[str]:
         """Tell the result: what is lost, what is to be decided, what was kept, the verdict last."""
-        lines = [f"lost: {line}" for line in self.lost.lines]
+        lines = standing_lines(self.standing)
+        lines += [f"lost: {line}" for line in self.lost.lines]
         lines += [f"quarantined: {place}: {reason}" for place, reason in self.recovered]
         lines += [f"at the origin already: {place}" for place in self.settled]
         lines += [f"kept aside: {kept}; it may be deleted once nothing is missed" for kept in self.aside]
@@ -78,6 +87,7 @@ class RepairOutcome:
             "exit_status": self.exit_code,
             "is_dry_run": self.is_dry,
             **self.report.document(),
+            "lost_before": standing_document(self.standing),
             "steps": self.steps,
             "lost": self.lost.lines,
             "lost_total": self.lost.count,
@@ -100,6 +110,8 @@ class RepairOutcome:
             return (
                 f"DAMAGED: {self.lost.count} times something acknowledged is damaged or lost, as named above"
             )
+        if self.standing:
+            return standing_verdict(self.standing)
         if self.is_dry:
             return "nothing was changed" if self.steps else "sound: nothing to repair"
         return "repaired: all that was acknowledged is there" if self.steps else "sound: nothing to repair"

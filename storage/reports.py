@@ -17,7 +17,11 @@ from storage.flush_waits import Barrier
 from storage.records import DirtyEntry
 from storage.recovery import Recovered
 from storage.requests import BarrierReport, PendingLine, PendingPage, PointerLine, StatusReport
-from storage.rows import RowSource, decode_dirty
+from storage.rows import (
+    RowSource,
+    decode_dirty,
+    decoded,
+)
 from storage.types import ObjectName
 
 QUARANTINED_SHOWN_MAX: Final = 1000
@@ -42,8 +46,8 @@ def _page(
     rows = index.scan(Family.DIRTY, keys.dirty_key(after + 1), DIRTY_STOP, ROWS_MAX if limit else 0)
     lines: list[PendingLine] = []
     reached = after
-    for _, value in rows:
-        entry = decode_dirty(value)
+    for key, value in rows:
+        entry = decoded(index, Family.DIRTY, key, value, decode_dirty)
         reached = entry.sequence
         if is_wanted(entry):
             lines.append(_line(entry, planner))
@@ -186,6 +190,7 @@ def status_report(
         early_bytes=components.early_planner.bytes_at_origin,
         hidden=tuple((name.bucket, name.key) for name in components.hidden_writes.names),
         ignoring_conditions=components.probe.ignoring(),
+        lost_before=sum(losses.total for losses in recovered.losses),
     )
 
 

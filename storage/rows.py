@@ -8,13 +8,14 @@ at run time.
 Pure: the index is a port with two reads.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from storage import keys
+from storage.errors import DamagedError
 from storage.family import Family, IndexWrite
 from storage.records import (
     FORMAT,
@@ -117,35 +118,79 @@ class Effects:
     uploads_closed: int = 0
 
 
-class _Decoders:
-    """One decoder a record type; making one costs more than using it."""
-
-    object = msgspec.msgpack.Decoder(ObjectRecord)
-    head = msgspec.msgpack.Decoder(ObjectHead)
-    written = msgspec.msgpack.Decoder(WrittenHead)
-    overlay = msgspec.msgpack.Decoder(OverlayRecord)
-    dirty = msgspec.msgpack.Decoder(DirtyEntry)
-    upload = msgspec.msgpack.Decoder(UploadRecord)
-    part = msgspec.msgpack.Decoder(PartRecord)
-    segment = msgspec.msgpack.Decoder(SegmentRow)
-    resident = msgspec.msgpack.Decoder(ResidentRow)
-    facts = msgspec.msgpack.Decoder(BucketFacts)
-    extent = msgspec.msgpack.Decoder(Extent)
-    origin_upload = msgspec.msgpack.Decoder(OriginUploadOpened)
+T = TypeVar("T")
 
 
-decode_object = _Decoders.object.decode
-decode_head = _Decoders.head.decode
-decode_written = _Decoders.written.decode
-decode_overlay = _Decoders.overlay.decode
-decode_dirty = _Decoders.dirty.decode
-decode_upload = _Decoders.upload.decode
-decode_part = _Decoders.part.decode
-decode_segment = _Decoders.segment.decode
-decode_resident = _Decoders.resident.decode
-decode_facts = _Decoders.facts.decode
-decode_extent = _Decoders.extent.decode
-decode_origin_upload = _Decoders.origin_upload.decode
+def _decoder(row_type: type[T]) -> Callable[[bytes], T]:
+    """Make the decoder of a record type, once; making one costs more than using it.
+
+    What it gives raises DamagedError for bytes that are no such record: RocksDB has vouched for them, so that they were written wrong.
+    """
+    decode = msgspec.msgpack.Decoder(row_type).decode
+
+    def decode_row(value: bytes) -> T:
+        try:
+            return decode(value)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise DamagedError(f"a row is no {row_type.__name__}: {error}") from error
+
+    return decode_row
+
+
+decode_object = _decoder(ObjectRecord)
+decode_head = _decoder(ObjectHead)
+decode_written = _decoder(WrittenHead)
+decode_overlay = _decoder(OverlayRecord)
+decode_dirty = _decoder(DirtyEntry)
+decode_upload = _decoder(UploadRecord)
+decode_part = _decoder(PartRecord)
+decode_segment = _decoder(SegmentRow)
+decode_resident = _decoder(ResidentRow)
+decode_facts = _decoder(BucketFacts)
+decode_extent = _decoder(Extent)
+decode_origin_upload = _decoder(OriginUploadOpened)
+
+
+@runtime_checkable
+class DamageListener(Protocol):
+    """A source of rows that wants to hear of those that mean nothing, as of those that cannot be read."""
+
+    def note_damage(self, why: str) -> None:
+        """Hear of one, in whichever thread it was met."""
+        ...
+
+
+def row_at(source: RowSource, family: Family, key: bytes, decode: Callable[[bytes], T]) -> T | None:
+    """Read one row; None where there is none.
+
+    Raises:
+        DamagedError: It cannot be read, or means nothing; it is named, and the source is told.
+    """
+    value = source.get(family, key)
+    return None if value is None else decoded(source, family, key, value, decode)
+
+
+def decoded(source: RowSource, family: Family, key: bytes, value: bytes, decode: Callable[[bytes], T]) -> T:
+    """Decode a row that was read from a source; errors as `row_at`."""
+    try:
+        return decode(value)
+    except DamagedError as error:
+        why = f"the index has a row in {family.name.lower()} at {key!r} that means nothing: {error}"
+        if isinstance(source, DamageListener):
+            source.note_damage(why)
+        raise DamagedError(why) from error
+
+
+def rows_in(
+    source: RowSource,
+    family: Family,
+    span: tuple[bytes, bytes],
+    decode: Callable[[bytes], T],
+    limit: int = SCAN_ROWS_MAX,
+) -> tuple[T, ...]:
+    """Read up to `limit` rows from the first key of `span` to the second, without that; errors as `row_at`."""
+    rows = source.scan(family, *span, limit)
+    return tuple(decoded(source, family, key, value, decode) for key, value in rows)
 
 
 def origin_upload_key(origin_upload_id: str) -> bytes:
@@ -155,17 +200,14 @@ def origin_upload_key(origin_upload_id: str) -> bytes:
 
 def read_origin_uploads(source: RowSource) -> tuple[OriginUploadOpened, ...]:
     """Give all uploads of ours that may be at the origin."""
-    rows = source.scan(Family.META, *ORIGIN_UPLOADS, SCAN_ROWS_MAX)
-    return tuple(decode_origin_upload(value) for _, value in rows)
+    return rows_in(source, Family.META, ORIGIN_UPLOADS, decode_origin_upload)
 
 
 def read_extents(source: RowSource, record: ObjectRecord) -> tuple[Extent, ...]:
     """Give all present extents of a version in ascending order, wherever they stand."""
     if not record.extents_spilled:
         return record.extents
-    start, stop = keys.extents_range(record.version_id)
-    rows = source.scan(Family.EXTENTS, start, stop, SCAN_ROWS_MAX)
-    return tuple(decode_extent(value) for _, value in rows)
+    return rows_in(source, Family.EXTENTS, keys.extents_range(record.version_id), decode_extent)
 
 
 def read_extents_in(source: RowSource, record: ObjectRecord, span: ByteRange) -> tuple[Extent, ...]:
@@ -175,8 +217,7 @@ def read_extents_in(source: RowSource, record: ObjectRecord, span: ByteRange) ->
         # None is longer than EXTENT_BYTES_MAX, so the one that holds the first byte begins less than that before it.
         start = keys.extents_key(record.version_id, max(0, span.start - EXTENT_BYTES_MAX))
         stop = keys.extents_key(record.version_id, span.stop)
-        rows = source.scan(Family.EXTENTS, start, stop, SCAN_ROWS_MAX)
-        extents = (decode_extent(value) for _, value in rows)
+        extents = rows_in(source, Family.EXTENTS, (start, stop), decode_extent)
     return tuple(extent for extent in extents if extent.start < span.stop and extent.stop > span.start)
 
 
@@ -187,6 +228,11 @@ class Rows:
         self._source = source
         self._pending: dict[Family, dict[bytes, bytes | None]] = {family: {} for family in Family}
         self.effects = Effects()
+
+    def note_damage(self, why: str) -> None:
+        """Pass on to the source that a row means nothing."""
+        if isinstance(self._source, DamageListener):
+            self._source.note_damage(why)
 
     # --- raw ---------------------------------------------------------------------------------------------------------
 
@@ -227,8 +273,7 @@ class Rows:
 
     def object(self, bucket: str, key: str) -> ObjectRecord | None:
         """Read the newest known version of an object."""
-        value = self.get(Family.OBJECTS, keys.object_key(bucket, key))
-        return None if value is None else decode_object(value)
+        return row_at(self, Family.OBJECTS, keys.object_key(bucket, key), decode_object)
 
     def extents_of(self, record: ObjectRecord) -> tuple[Extent, ...]:
         """Read a version's extents."""
@@ -276,9 +321,9 @@ class Rows:
     def _unspill(self, bucket: str, key: str, record: ObjectRecord) -> None:
         """Bring the extents back into the object's row where they are few enough by now."""
         start, stop = keys.extents_range(record.version_id)
-        rows = self.scan(Family.EXTENTS, start, stop, INLINE_EXTENTS_MAX + 1)
-        if len(rows) <= INLINE_EXTENTS_MAX:
-            self.put_object(bucket, key, record, tuple(decode_extent(value) for _, value in rows))
+        extents = rows_in(self, Family.EXTENTS, (start, stop), decode_extent, INLINE_EXTENTS_MAX + 1)
+        if len(extents) <= INLINE_EXTENTS_MAX:
+            self.put_object(bucket, key, record, extents)
 
     def _write_spilled(self, record: ObjectRecord, extents: tuple[Extent, ...]) -> None:
         wanted = {keys.extents_key(record.version_id, extent.start): encode(extent) for extent in extents}
@@ -325,8 +370,7 @@ class Rows:
 
     def segment(self, segment_id: int) -> SegmentRow | None:
         """Read what is known of a segment."""
-        value = self.get(Family.SEGMENTS, keys.segment_key(segment_id))
-        return None if value is None else decode_segment(value)
+        return row_at(self, Family.SEGMENTS, keys.segment_key(segment_id), decode_segment)
 
     def put_segment(self, row: SegmentRow) -> None:
         """Write a segment's row and tell the loop."""
@@ -347,8 +391,7 @@ class Rows:
 
     def overlay(self, bucket: str, key: str) -> OverlayRecord | None:
         """Read the dirty state of a key."""
-        value = self.get(Family.OVERLAY, keys.object_key(bucket, key))
-        return None if value is None else decode_overlay(value)
+        return row_at(self, Family.OVERLAY, keys.object_key(bucket, key), decode_overlay)
 
     def put_overlay(self, bucket: str, key: str, record: OverlayRecord) -> None:
         """Lay a dirty state over the origin's."""
@@ -360,8 +403,7 @@ class Rows:
 
     def dirty(self, sequence: int) -> DirtyEntry | None:
         """Read a row of the flush queue."""
-        value = self.get(Family.DIRTY, keys.dirty_key(sequence))
-        return None if value is None else decode_dirty(value)
+        return row_at(self, Family.DIRTY, keys.dirty_key(sequence), decode_dirty)
 
     def add_dirty(self, entry: DirtyEntry) -> None:
         """Queue a change for the flush."""
@@ -382,8 +424,7 @@ class Rows:
 
     def upload(self, upload_id: str) -> UploadRecord | None:
         """Read an upload, open or completed."""
-        value = self.get(Family.UPLOADS, keys.upload_key(upload_id))
-        return None if value is None else decode_upload(value)
+        return row_at(self, Family.UPLOADS, keys.upload_key(upload_id), decode_upload)
 
     def put_upload(self, upload: UploadRecord) -> None:
         """Write an upload."""
@@ -395,13 +436,11 @@ class Rows:
 
     def part(self, upload_id: str, number: int) -> PartRecord | None:
         """Read one part."""
-        value = self.get(Family.PARTS, keys.part_key(upload_id, number))
-        return None if value is None else decode_part(value)
+        return row_at(self, Family.PARTS, keys.part_key(upload_id, number), decode_part)
 
     def parts(self, upload_id: str) -> tuple[PartRecord, ...]:
         """Read all parts of an upload in order."""
-        rows = self.scan(Family.PARTS, *keys.parts_range(upload_id))
-        return tuple(decode_part(value) for _, value in rows)
+        return rows_in(self, Family.PARTS, keys.parts_range(upload_id), decode_part)
 
     def put_part(self, upload_id: str, part: PartRecord) -> None:
         """Write one part."""
@@ -415,8 +454,7 @@ class Rows:
 
     def origin_upload(self, origin_upload_id: str) -> OriginUploadOpened | None:
         """Read what is known of an upload of ours at the origin."""
-        value = self.get(Family.META, origin_upload_key(origin_upload_id))
-        return None if value is None else decode_origin_upload(value)
+        return row_at(self, Family.META, origin_upload_key(origin_upload_id), decode_origin_upload)
 
     def put_origin_upload(self, opened: OriginUploadOpened) -> None:
         """Know an upload of ours at the origin."""

@@ -21,8 +21,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
 from storage import keys
 from storage.applier import Applier
 from storage.cached import DropExtents
@@ -32,7 +30,13 @@ from storage.errors import DamagedError, DiskFailedError, NoSuchKeyError, Segmen
 from storage.family import Family
 from storage.index import Index
 from storage.origin.client import OriginClient
-from storage.records import ObjectRecord, ObjectState, PartRecord, ResidentRow
+from storage.records import (
+    DirtyEntry,
+    ObjectRecord,
+    ObjectState,
+    PartRecord,
+    ResidentRow,
+)
 from storage.rows import (
     decode_dirty,
     decode_extent,
@@ -40,6 +44,9 @@ from storage.rows import (
     decode_part,
     decode_resident,
     decode_upload,
+    decoded,
+    row_at,
+    rows_in,
 )
 from storage.scrub import FAMILY_OF, Pace, Phase, Position
 from storage.segments import SegmentStore
@@ -113,7 +120,7 @@ class Scrubber:
         """
         try:
             await self._turn()
-        except (DamagedError, msgspec.DecodeError) as error:
+        except DamagedError as error:
             self._position = None
             self._targets.clear()
             if not self._is_index_told:
@@ -184,17 +191,17 @@ class Scrubber:
         """Give what a row names from `start` on, at most TARGETS_STEP places."""
         match phase:
             case Phase.DIRTY:
-                return self._dirty(value, start)
+                return self._dirty(decoded(self._parts.index, Family.DIRTY, key, value, decode_dirty), start)
             case Phase.PARTS:
                 upload_id, number = keys.split_part_key(key)
                 owner = ResidentRow(1, 0, 0, upload_id=upload_id, part=number)
-                extents = _from(decode_part(value).extents, start)
+                part = decoded(self._parts.index, Family.PARTS, key, value, decode_part)
+                extents = _from(part.extents, start)
                 return [_Target(owner, is_dirty=True, extent=extent) for extent in extents]
             case Phase.CLEAN:
                 return self._clean(key, value)
 
-    def _dirty(self, value: bytes, start: int) -> list[_Target]:
-        entry = decode_dirty(value)
+    def _dirty(self, entry: DirtyEntry, start: int) -> list[_Target]:
         record = self._object(entry.bucket, entry.key)
         if record is None or record.version_id != entry.version_id:
             return []
@@ -202,7 +209,7 @@ class Scrubber:
         return [_Target(owner, is_dirty=True, extent=extent) for extent in self._extents_from(record, start)]
 
     def _clean(self, key: bytes, value: bytes) -> list[_Target]:
-        resident = decode_resident(value)
+        resident = decoded(self._parts.index, Family.RESIDENTS, key, value, decode_resident)
         record = None if resident.upload_id else self._object(resident.bucket, resident.key)
         if (
             record is None
@@ -222,18 +229,17 @@ class Scrubber:
             return _from(record.extents, start)
         first = keys.extents_key(record.version_id, start)
         _, stop = keys.extents_range(record.version_id)
-        rows = self._parts.index.scan(Family.EXTENTS, first, stop, TARGETS_STEP)
-        return tuple(decode_extent(value) for _, value in rows)
+        return rows_in(self._parts.index, Family.EXTENTS, (first, stop), decode_extent, TARGETS_STEP)
 
     def _object(self, bucket: str, key: str) -> ObjectRecord | None:
-        value = self._parts.index.get(Family.OBJECTS, keys.object_key(bucket, key))
-        return None if value is None else decode_object(value)
+        return row_at(self._parts.index, Family.OBJECTS, keys.object_key(bucket, key), decode_object)
 
     def _extent_at(self, record: ObjectRecord, start: int) -> Extent | None:
         if not record.extents_spilled:
             return next((extent for extent in record.extents if extent.start == start), None)
-        value = self._parts.index.get(Family.EXTENTS, keys.extents_key(record.version_id, start))
-        return None if value is None else decode_extent(value)
+        return row_at(
+            self._parts.index, Family.EXTENTS, keys.extents_key(record.version_id, start), decode_extent
+        )
 
     # --- one block ---------------------------------------------------------------------------------------------------
 
@@ -273,8 +279,9 @@ class Scrubber:
         """Whether the row still names the place, as what it was when the block was chosen. Runs in a worker thread."""
         owner, place = target.owner, target.location
         if owner.upload_id:
-            value = self._parts.index.get(Family.PARTS, keys.part_key(owner.upload_id, owner.part))
-            part: PartRecord | None = None if value is None else decode_part(value)
+            part: PartRecord | None = row_at(
+                self._parts.index, Family.PARTS, keys.part_key(owner.upload_id, owner.part), decode_part
+            )
             return part is not None and any(extent.location == place for extent in part.extents)
         record = self._object(owner.bucket, owner.key)
         if record is None or record.version_id != owner.version_id:
@@ -314,8 +321,7 @@ class Scrubber:
     def _name(self, owner: ResidentRow) -> str:
         if not owner.upload_id:
             return f"s3://{owner.bucket}/{owner.key}"
-        value = self._parts.index.get(Family.UPLOADS, keys.upload_key(owner.upload_id))
-        upload = None if value is None else decode_upload(value)
+        upload = row_at(self._parts.index, Family.UPLOADS, keys.upload_key(owner.upload_id), decode_upload)
         place = "" if upload is None else f" of s3://{upload.bucket}/{upload.key}"
         return f"part {owner.part} of upload {owner.upload_id}{place}"
 

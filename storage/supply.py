@@ -28,7 +28,7 @@ from storage.fills import Fill, FillAnswer, FillParts, FillTable, Opening, Proof
 from storage.origin.client import OriginClient
 from storage.policy import PolicyTable
 from storage.records import ObjectRecord, ObjectState
-from storage.rows import RowSource, decode_object, read_extents_in
+from storage.rows import RowSource, decode_object, read_extents_in, row_at
 from storage.segments import SegmentStore
 from storage.stats import Stats
 from storage.types import BLOCK_BYTES, ByteRange, Checksum, Extent, ObjectName
@@ -86,8 +86,9 @@ class Supply:
 
     def record(self, name: ObjectName) -> ObjectRecord | None:
         """Read the object's row."""
-        value = self._parts.index.get(Family.OBJECTS, keys.object_key(name.bucket, name.key))
-        return None if value is None else decode_object(value)
+        return row_at(
+            self._parts.index, Family.OBJECTS, keys.object_key(name.bucket, name.key), decode_object
+        )
 
     def hold(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Held:
         """Read what is known and present of `span` of a version now, and pin it; see `bodies.VersionSource`."""

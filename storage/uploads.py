@@ -56,7 +56,7 @@ from storage.records import (
     Validated,
 )
 from storage.requests import CompletedPart, Content, PartsPage, PutResult, UploadRequest
-from storage.rows import SCAN_ROWS_MAX, RowSource, decode_part, decode_upload
+from storage.rows import RowSource, decode_part, decode_upload, row_at, rows_in
 from storage.types import MIB, Checksum, Extent, ObjectName, WriteMode
 from storage.workers import Workers
 from storage.writemode import decide
@@ -289,32 +289,30 @@ class Uploads:
         return upload
 
     def _upload(self, name: ObjectName, upload_id: str) -> UploadRecord:
-        value = self._parts.index.get(Family.UPLOADS, keys.upload_key(upload_id))
-        upload = None if value is None else decode_upload(value)
+        upload = row_at(self._parts.index, Family.UPLOADS, keys.upload_key(upload_id), decode_upload)
         if upload is None or (upload.bucket, upload.key) != (name.bucket, name.key):
             raise NoSuchUploadError(f"there is no upload {upload_id} of {name}")
         return upload
 
     def parts(self, upload_id: str) -> tuple[PartRecord, ...]:
         """Give all parts of an upload in order."""
-        start, stop = keys.parts_range(upload_id)
-        rows = self._parts.index.scan(Family.PARTS, start, stop, SCAN_ROWS_MAX)
-        return tuple(decode_part(value) for _, value in rows)
+        return rows_in(self._parts.index, Family.PARTS, keys.parts_range(upload_id), decode_part)
 
     def parts_page(self, name: ObjectName, upload_id: str, *, part_marker: int, max_parts: int) -> PartsPage:
         """Give the parts behind a marker, at most `max_parts`."""
         upload = self.open_upload(name, upload_id)
         _, stop = keys.parts_range(upload_id)
         start = min(stop, keys.part_key(upload_id, part_marker + 1))
-        rows = self._parts.index.scan(Family.PARTS, start, stop, max_parts + 1) if start < stop else []
-        page = tuple(decode_part(value) for _, value in rows[:max_parts])
-        is_truncated = bool(page) and len(rows) > len(page)
+        found: tuple[PartRecord, ...] = ()
+        if start < stop:
+            found = rows_in(self._parts.index, Family.PARTS, (start, stop), decode_part, max_parts + 1)
+        page = found[:max_parts]
+        is_truncated = bool(page) and len(found) > len(page)
         return PartsPage(upload, page, is_truncated, page[-1].number if page else part_marker)
 
     def all_uploads(self) -> tuple[UploadRecord, ...]:
         """Give all uploads, open and completed, in no order that means anything."""
-        rows = self._parts.index.scan(Family.UPLOADS, b"", b"\xff" * 8, SCAN_ROWS_MAX)
-        return tuple(decode_upload(value) for _, value in rows)
+        return rows_in(self._parts.index, Family.UPLOADS, (b"", b"\xff" * 8), decode_upload)
 
     def open_uploads(self, bucket: str) -> tuple[UploadRecord, ...]:
         """Give the open uploads of a bucket by key, then by when they were opened."""
@@ -331,8 +329,9 @@ class Uploads:
     async def _expire(self, upload: UploadRecord, now_s: float, upload_ttl_s: float) -> bool:
         async with self._turn(upload.bucket, upload.upload_id):
             # Completed or aborted meanwhile, perhaps; and one whose parts still come is gone on with, however old it is.
-            value = self._parts.index.get(Family.UPLOADS, keys.upload_key(upload.upload_id))
-            if value is None or not _is_expired(decode_upload(value), now_s, upload_ttl_s):
+            key = keys.upload_key(upload.upload_id)
+            newest = row_at(self._parts.index, Family.UPLOADS, key, decode_upload)
+            if newest is None or not _is_expired(newest, now_s, upload_ttl_s):
                 return False
             newest_s = max((part.last_modified_s for part in self.parts(upload.upload_id)), default=0)
             if not upload.completed_at_s and now_s - newest_s <= upload_ttl_s:

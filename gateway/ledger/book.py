@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, Self
 
-from gateway.ledger.entries import FORMAT, Begun, LedgerError, Line, decode, encode
+from gateway.ledger.entries import FORMAT, Begun, Chain, LedgerError, Line
 
 
 class Book:
     """One open ledger; several threads may write. Held by a lock, so that no load and check run over the same file at once."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, chain: Chain) -> None:
         self._file: Final = file
+        self._chain: Final = chain
         self._write_lock: Final = threading.Lock()
         self._sync_lock: Final = threading.Lock()
         self._written = 0
@@ -36,8 +37,11 @@ class Book:
         try:
             _lock(file, path)
             _cut_torn_line(file)
-            book = cls(file)
-            book._begin(path, place, seed)
+            chain, begun = Chain(), None
+            for line in _read(path, chain):
+                begun = begun or line
+            book = cls(file, chain)
+            book._begin(path, place, seed, begun)
         except BaseException:
             file.close()
             if is_new and not Path(path).stat().st_size:
@@ -45,8 +49,7 @@ class Book:
             raise
         return book
 
-    def _begin(self, path: str, place: str, seed: int) -> None:
-        begun = next(iter(lines_of(path)), None)
+    def _begin(self, path: str, place: str, seed: int, begun: Line | None) -> None:
         if begun is None:
             self.append(Begun(FORMAT, place, seed))
             self.sync()
@@ -57,9 +60,8 @@ class Book:
 
     def append(self, line: Line) -> int:
         """Write a line behind all others; give what `sync` is to be told. Not durable yet."""
-        data = encode(line)
         with self._write_lock:
-            self._file.write(data)
+            self._file.write(self._chain.encode(line))
             self._written += 1
             return self._written
 
@@ -83,13 +85,17 @@ def lines_of(path: str) -> Iterator[Line]:
     """Read a ledger; the start of a line that a power cut left at its end is passed over.
 
     Raises:
-        LedgerError: A line is none.
+        LedgerError: A line is none, or its checksum says that the ledger was changed.
         OSError: It cannot be read.
     """
+    return _read(path, Chain())
+
+
+def _read(path: str, chain: Chain) -> Iterator[Line]:
     with Path(path).open("rb") as file:
         for number, text in enumerate(file, start=1):
             if text.endswith(b"\n"):
-                yield decode(text, f"{path}, line {number}")
+                yield chain.decode(text, f"{path}, line {number}")
 
 
 def _lock(file: BinaryIO, path: str) -> None:

@@ -73,8 +73,9 @@ def check(
     connect: Callable[[], S3Endpoint],
     *,
     compares_etag: bool = True,
+    tell: Callable[[str], None] = lambda _line: None,
 ) -> CheckReport:
-    """Compare all keys of a ledger with what an endpoint shows.
+    """Compare all keys of a ledger with what an endpoint shows; `tell` hears once that it does not answer and is asked again.
 
     Raises:
         EndpointError: The endpoint does not answer, or answers what is neither an object nor its absence.
@@ -82,11 +83,12 @@ def check(
     report = CheckReport()
     report.violations += [Violation(one.key, f"BROKEN: {one.what}") for one in histories.broken]
     there: dict[str, Found] = {}
-    for key, history, found in _read_all(histories, bucket, connect):
+    patience = Patience(tell)
+    for key, history, found in _read_all(histories, bucket, connect, patience):
         _add(report, key, history, found, compares_etag=compares_etag)
         if found is not None:
             there[key] = found
-    listed = _listed(connect(), bucket, prefix)
+    listed = _listed(connect(), bucket, prefix, patience)
     for key in sorted({*there, *listed}):
         what = _listing_difference(there.get(key), listed.get(key), is_known=key in histories.keys)
         if what:
@@ -94,15 +96,19 @@ def check(
     return report
 
 
-def _listed(endpoint: S3Endpoint, bucket: str, prefix: str) -> dict[str, tuple[int, str]]:
+def _listed(
+    endpoint: S3Endpoint, bucket: str, prefix: str, patience: "Patience"
+) -> dict[str, tuple[int, str]]:
     try:
-        return patiently(lambda: {one.key: (one.size, one.etag) for one in endpoint.listing(bucket, prefix)})
+        return patience.ask(
+            lambda: {one.key: (one.size, one.etag) for one in endpoint.listing(bucket, prefix)}
+        )
     finally:
         endpoint.close()
 
 
 def _read_all(
-    histories: Histories, bucket: str, connect: Callable[[], S3Endpoint]
+    histories: Histories, bucket: str, connect: Callable[[], S3Endpoint], patience: "Patience"
 ) -> Iterator[tuple[str, KeyHistory, Found | None]]:
     endpoints: SimpleQueue[S3Endpoint] = SimpleQueue()
     for _ in range(READERS):
@@ -111,7 +117,7 @@ def _read_all(
     def read_one(key: str) -> Found | None:
         endpoint = endpoints.get()
         try:
-            return read(endpoint, bucket, key)
+            return patience.ask(lambda: _read_once(endpoint, bucket, key))
         finally:
             endpoints.put(endpoint)
 
@@ -128,31 +134,51 @@ def _read_all(
             endpoints.get().close()
 
 
-def read(endpoint: S3Endpoint, bucket: str, key: str) -> Found | None:
-    """Read a whole object in bounded memory; None where it is absent. Asks again, for some seconds, while it fails.
+class Patience:
+    """Asks again what was not answered, at most TRIES_MAX times; several threads share one, and its end."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._is_told = False
+        self._reason = ""
+        self._has_given_up = threading.Event()
+
+    def ask(self, ask: Callable[[], T]) -> T:
+        """Ask until there is an answer, or until the question of another thread was given up.
+
+        Raises:
+            EndpointError: The last one.
+        """
+        tries = 1
+        while True:
+            if self._has_given_up.is_set():
+                raise EndpointError(self._reason)
+            try:
+                return ask()
+            except EndpointError as error:
+                if tries >= TRIES_MAX:
+                    self._reason = str(error)
+                    self._has_given_up.set()
+                    raise
+                self._say_once(error)
+            # Whoever waits behind thousands of keys must not wait for each of them in vain.
+            self._has_given_up.wait(TRY_WAIT_S)
+            tries += 1
+
+    def _say_once(self, error: EndpointError) -> None:
+        with self._lock:
+            is_first, self._is_told = not self._is_told, True
+        if is_first:
+            self._tell(f"{error}; asked again for up to {TRIES_MAX * TRY_WAIT_S:.0f} s")
+
+
+def _read_once(endpoint: S3Endpoint, bucket: str, key: str) -> Found | None:
+    """Read a whole object in bounded memory; None where it is absent.
 
     Raises:
         EndpointError: Neither.
     """
-    return patiently(lambda: _read_once(endpoint, bucket, key))
-
-
-def patiently(ask: Callable[[], T]) -> T:
-    """Ask until there is an answer, at most TRIES_MAX times.
-
-    Raises:
-        EndpointError: The last one.
-    """
-    pause = threading.Event()
-    for _ in range(TRIES_MAX - 1):
-        try:
-            return ask()
-        except EndpointError:
-            pause.wait(TRY_WAIT_S)
-    return ask()
-
-
-def _read_once(endpoint: S3Endpoint, bucket: str, key: str) -> Found | None:
     head, pieces = endpoint.stream(bucket, key)
     if head.status != 200:
         code = Answer(head.status, head.headers, b"".join(pieces)).code

@@ -1,6 +1,8 @@
 """The lines of a ledger: what a client asked for, and what it was told.
 
-A ledger is a text file, one JSON object a line, only ever appended to. An `Attempt` is on the disk before its request is sent;
+A ledger is a text file, one JSON object a line, only ever appended to. Behind each stands a tab and the CRC-32 of the line's bytes and of
+the sum before it, in hex, so that a line that was changed, lost, doubled or moved is found; lines of older programs have none, and may
+stand only in front of those that have one. An `Attempt` is on the disk before its request is sent;
 `Acknowledged`, `Refused` or `Unanswered` follows it, and is on the disk before the next request of the same key is sent. So whatever cuts a
 ledger short, it never lacks a request that was sent, and lacks an acknowledgement only of a request that was the key's last: it then
 expects less than is there, never more.
@@ -10,6 +12,7 @@ Attempts of one key follow each other: one client owns it. Their numbers rise th
 Pure.
 """
 
+import zlib
 from typing import Final
 
 import msgspec
@@ -104,6 +107,9 @@ class Broken(_Line, frozen=True):
 
 Line = Begun | Attempt | Acknowledged | Refused | Unanswered | Seen | Broken
 
+_SEPARATOR: Final = b"\t"
+"""JSON writes no bare tab, so the first one in a line is ours."""
+
 _DECODER: Final = msgspec.json.Decoder(Line)
 
 
@@ -111,13 +117,42 @@ class LedgerError(Exception):
     """A ledger cannot be read. One line for people."""
 
 
-def encode(line: Line) -> bytes:
-    """Write a line, its end included."""
-    return msgspec.json.encode(line) + b"\n"
+class Chain:
+    """The sums of a ledger's lines, each over its own line and the sum before it."""
+
+    def __init__(self) -> None:
+        self._sum: int | None = None
+
+    def encode(self, line: Line) -> bytes:
+        """Write the next line, its end included."""
+        data = msgspec.json.encode(line)
+        return data + _SEPARATOR + self._next(data) + b"\n"
+
+    def decode(self, text: bytes, where: str) -> Line:
+        """Read the next line.
+
+        Raises:
+            LedgerError: It is none, or not the one that was written here.
+        """
+        data, separator, told = text.rstrip(b"\n").partition(_SEPARATOR)
+        if separator:
+            if told != self._next(data):
+                raise LedgerError(
+                    f"{where}: its checksum is wrong: this line was changed, or lines before it are missing; the ledger proves nothing"
+                )
+        elif self._sum is not None:
+            raise LedgerError(
+                f"{where}: it has no checksum, and lines before it have one; the ledger proves nothing"
+            )
+        return decode(data, where)
+
+    def _next(self, data: bytes) -> bytes:
+        self._sum = zlib.crc32(data, self._sum or 0)
+        return b"%08x" % self._sum
 
 
 def decode(text: bytes, where: str) -> Line:
-    """Read a line.
+    """Read a line without its sum.
 
     Raises:
         LedgerError: It is none.

@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -38,7 +38,7 @@ from storage.origin.documents import DOCUMENT_BYTES_MAX, ERROR_BYTES_MAX
 from storage.origin.endpoint import Address, OriginSettings, Regions, address
 from storage.origin.failures import failure_in_success, failure_of, told_region
 from storage.origin.limiter import Budget, Feedback
-from storage.origin.retry import CREDENTIAL_CODES, RetryBudget, delay_s
+from storage.origin.retry import CREDENTIAL_CODES, THROTTLE_CODES, Outcome, RetryBudget, classify, delay_s
 from storage.origin.signing import EMPTY_SHA256, UNSIGNED_PAYLOAD, SigningIdentity, sign_headers
 from storage.origin.transport import Attempt, Exchange, Transport
 from storage.origin.wire import OutgoingBody, bad_answer, header_text, http_date_s
@@ -118,9 +118,25 @@ class Answer:
 
     async def document(self) -> bytes:
         """Give the whole body, of a document, and close."""
-        body = await self._exchange.read_all(DOCUMENT_BYTES_MAX)
+        body = await self.open_document()
         self.close()
         return body
+
+    async def open_document(self) -> bytes:
+        """Give the whole body, of a document that has yet to be judged; `close` then comes behind `teach`."""
+        return await self._exchange.read_all(DOCUMENT_BYTES_MAX)
+
+    def teach(self, failure: StorageError) -> None:
+        """Let the limiter learn of a failure that stands in the document of a success, as it would of an answer of that status."""
+        self._ticket.report(_feedback(failure), failure.retry_after_s)
+
+    def teach_lines(self, codes: Iterable[str]) -> None:
+        """Let the limiter learn of lines that failed in a success: one that asks for less counts as an answer that does."""
+        failed = {code for code in codes if classify(500, code) in (Outcome.THROTTLE, Outcome.RETRY) and code}
+        if failed & THROTTLE_CODES:
+            self._ticket.report(Feedback.THROTTLED)
+        elif failed:
+            self._ticket.report(Feedback.NEUTRAL)
 
     async def _read(self) -> bytes:
         try:
@@ -392,9 +408,17 @@ async def completed(answer: Answer) -> bytes:
     Raises:
         StorageError: The error document that came with status 200, or BadAnswer where a document is cut off or a web page.
     """
-    body = await answer.document()
+    body = await judged(answer)
+    answer.close()
+    return body
+
+
+async def judged(answer: Answer) -> bytes:
+    """As `completed`, with the answer still open for what its lines say."""
+    body = await answer.open_document()
     failure = failure_in_success(body)
     if failure is not None:
+        answer.teach(failure)
         raise failure
     return body
 

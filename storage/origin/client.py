@@ -36,11 +36,12 @@ from storage.origin.answers import (
     written,
     written_without_etag,
 )
-from storage.origin.calls import Answer, Call, Caller, ErrorAnswer, History, completed
+from storage.origin.calls import Answer, Call, Caller, ErrorAnswer, History, judged
 from storage.origin.counters import OriginCounters
 from storage.origin.credentials import CredentialSource
 from storage.origin.documents import (
     DELETE_KEYS_MAX,
+    MAY_LAND,
     DeleteResult,
     ListPage,
     can_be_named,
@@ -50,6 +51,7 @@ from storage.origin.documents import (
 )
 from storage.origin.endpoint import OriginSettings, Regions
 from storage.origin.multipart import MultipartClient
+from storage.origin.presence import BucketPresence
 from storage.origin.relayed import passed_headers
 from storage.origin.retry import CREDENTIAL_CODES
 from storage.origin.wire import (
@@ -89,6 +91,7 @@ class OriginClient(MultipartClient):
         rng: random.Random,
     ) -> None:
         super().__init__(Caller(settings, limiter=limiter, credentials=credentials, clock=clock, rng=rng))
+        self._presence = BucketPresence(self._caller, clock)
         self._knows_batches = True
 
     async def __aenter__(self) -> Self:
@@ -124,6 +127,7 @@ class OriginClient(MultipartClient):
 
         A 412, or another ETag than `if_match` from an origin that ignores conditions, is ObjectChangedError. With
         `if_none_match` a 304 gives an answer that is `not_modified`. A range behind the end is OriginRefusedError 416.
+        NoSuchKeyError and NoSuchBucketError as for `head_object`.
         """
         headers = (*condition_headers(if_match, if_none_match), _CHECKSUM_MODE)
         if wanted is not None:
@@ -145,8 +149,13 @@ class OriginClient(MultipartClient):
                 answer, check_answer(answer.status, answer.headers, wanted=wanted, if_match=if_match)
             )
 
+        history = History()
         try:
-            answer = await self._caller.run(call, opened)
+            answer = await self._caller.run(call, opened, history)
+        except NoSuchKeyError:
+            if not history.has_document:
+                await self._presence.check(name.bucket, priority, within_s=None, is_fresh=False)
+            raise
         except OriginRefusedError as error:
             if error.status == 412 and if_match:
                 raise ObjectChangedError(f"{name} is no longer {if_match}") from error
@@ -163,8 +172,12 @@ class OriginClient(MultipartClient):
         if_none_match: str = "",
         priority: Priority = Priority.FOREGROUND,
         is_covered: bool = False,
+        is_bucket_fresh: bool = False,
     ) -> OriginObject | None:
         """Describe an object; None where `if_none_match` names its current version.
+
+        A 404 is NoSuchKeyError only where the bucket is there, and NoSuchBucketError where it is not: a HEAD does not say which, so
+        the bucket is asked for, if it was not seen in the last seconds (`presence.SEEN_S`), or, with `is_bucket_fresh`, whenever.
 
         `is_covered` says that the caller can do without: no retry then, and OriginUnavailableError (Timeout) after
         COVERED_ANSWER_S, the waits for admission and credentials included.
@@ -186,7 +199,13 @@ class OriginClient(MultipartClient):
                 return None
             return check_answer(answer.status, answer.headers, wanted=None).object
 
-        return await self._caller.run(call, described)
+        try:
+            return await self._caller.run(call, described)
+        except NoSuchKeyError:
+            await self._presence.check(
+                name.bucket, priority, within_s=call.within_s, is_fresh=is_bucket_fresh
+            )
+            raise
 
     async def head_part(self, name: ObjectName, number: int, *, if_match: str) -> PartSpan:
         """Say which bytes of a version one part of its upload is (AWS API_HeadObject, partNumber).
@@ -438,7 +457,9 @@ class OriginClient(MultipartClient):
         )
 
         async def settled(answer: Answer) -> tuple[dict[str, DeleteResult], bool]:
-            results = parse_delete_results(await completed(answer))
+            results = parse_delete_results(await judged(answer))
+            answer.teach_lines(result.code for result in results)
+            answer.close()
             return {result.key: result for result in results}, answer.is_earlier_unknown
 
         return await self._caller.run(call, settled, history)
@@ -457,7 +478,7 @@ class OriginClient(MultipartClient):
                 told[key] = DeleteResult(key, type(error).__name__.removesuffix("Error"), str(error))
             else:
                 is_known = not answer.is_earlier_unknown
-                told[key] = DeleteResult(key) if is_known else DeleteResult(key, "Connection", _MAY_LAND)
+                told[key] = DeleteResult(key) if is_known else DeleteResult(key, MAY_LAND, _MAY_LAND)
 
         for start in range(0, len(keys), SINGLE_DELETES_MAX):
             async with asyncio.TaskGroup() as group:

@@ -70,6 +70,10 @@ class CompletedObject(msgspec.Struct, frozen=True, gc=False):
     last_modified_s: int = 0
 
 
+MAY_LAND: Final = "MayLand"
+"""Code of a delete that succeeded, and of which an earlier attempt may yet take effect; not S3's."""
+
+
 class DeleteResult(msgspec.Struct, frozen=True, gc=False):
     """How one key of a batch delete ended; `code` is "" for a success."""
 

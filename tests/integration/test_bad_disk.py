@@ -13,6 +13,7 @@ from storage.errors import (
     StorageError,
     UnknownOutcomeError,
 )
+from storage.policy import Policy
 from storage.requests import UploadRequest
 from storage.types import ObjectName
 from tests.fakes.failing_disk import (
@@ -204,6 +205,28 @@ async def test_a_read_that_the_disk_refuses_for_a_while_costs_a_change_nothing(
 
             assert refused == times
             assert (status.unreadable, status.quarantined) == ((), ())
+
+
+@pytest.mark.parametrize("refusals", [1, 2])
+async def test_a_client_s_read_is_made_once_more_before_the_alarm(refusals: int) -> None:
+    """One refusal costs a dirty object nothing; two are an alarm."""
+    held = Policy(flush_delay_s=3600.0)
+    async with PausedOrigin() as origin:
+        async with engine_over(origin=origin, policy=held) as before:
+            await before.put("key", SMALL)
+            left, index = before.stop_uncleanly()
+        async with engine_over(filesystem=left, index_home=index, origin=origin, policy=held) as running:
+            for _ in range(refusals):
+                left.fail(Operation.PREAD, when=in_segments)
+
+            if refusals == 1:
+                assert (await running.get("key")).data == SMALL
+            else:
+                with pytest.raises(DirtyBytesLostError):
+                    await running.get("key")
+
+            assert left.failures_total == refusals
+            assert len(running.engine.status().unreadable) == refusals - 1
 
 
 async def test_a_read_raises_the_alarm_by_itself() -> None:

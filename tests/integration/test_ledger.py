@@ -1,19 +1,20 @@
 """The ledger's load and check over an origin in this process: what it writes down, and what it finds."""
 
+import re
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from gateway.ledger.book import Book, lines_of
-from gateway.ledger.check import CheckReport
+from gateway.ledger.check import CheckReport, check
 from gateway.ledger.client import LoadSettings, Tally, is_definite
 from gateway.ledger.entries import Attempt, Broken, LedgerError
 from gateway.ledger.history import Histories
 from gateway.ledger.load import Load
 from gateway.proof_commands import Place, check_ledger
-from gateway.s3_endpoint import EndpointError, S3Endpoint
+from gateway.s3_endpoint import Answer, EndpointError, S3Endpoint
 from storage.clock import SystemClock
 from storage.origin.credentials import Credentials
 from storage.origin.endpoint import OriginSettings
@@ -253,3 +254,30 @@ async def test_a_load_waits_for_an_endpoint_that_is_away(written: Written) -> No
 
 def _kept(headers: dict[str, str]) -> dict[str, str]:
     return {name.replace("-", "_"): value for name, value in headers.items() if name.startswith("x-amz-meta")}
+
+
+def test_a_check_of_a_dead_gateway_says_so_and_gives_up_at_once_for_all_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One line while it is asked again, then an error: nobody waits in silence for each of a thousand keys in turn."""
+    monkeypatch.setattr("gateway.ledger.check.TRIES_MAX", 3)
+    monkeypatch.setattr("gateway.ledger.check.TRY_WAIT_S", 0.01)
+    lines = [Attempt(number, str(number), "put", 1.0, "sha", 3, "etag") for number in range(1000)]
+    told: list[str] = []
+    calls: list[str] = []
+
+    class Dead(S3Endpoint):
+        def stream(self, bucket: str, key: str) -> tuple[Answer, Iterator[bytes]]:
+            calls.append(key)
+            return super().stream(bucket, key)
+
+    def connect() -> S3Endpoint:
+        settings = OriginSettings("http://127.0.0.1:1", answer_s=1.0)
+        return Dead(settings, lambda: Credentials("a", "s"), SystemClock())
+
+    with pytest.raises(EndpointError, match=re.escape("127.0.0.1:1")):
+        check(Histories(lines), "data", "p/", connect, tell=told.append)
+
+    assert len(told) == 1
+    assert told[0].endswith("; asked again for up to 0 s")
+    assert len(calls) < 100, "keys were asked for after the end"

@@ -334,6 +334,33 @@ async def test_lines_of_a_batch_of_deletes_are_settled_one_by_one() -> None:
         ]
 
 
+@pytest.mark.parametrize("code", ["InternalError", "SlowDown", "ServiceUnavailable"])
+async def test_bucket_is_suspended_when_every_line_of_its_batches_fails(code: str) -> None:
+    """Batches that are answered 200 and do nothing mean that the origin is away: one probe at a time until a line succeeds."""
+    async with engine_with_two_buckets(ONE_SLOT) as running:
+        keys = ["a", "b"]
+        for key in keys:
+            running.origin.store.put(BUCKET, key, b"old")
+        lines = "".join(f"<Error><Key>{key}</Key><Code>{code}</Code></Error>" for key in keys)
+        running.origin.faults.add(
+            Fault(operation="DeleteObjects", body=f"<DeleteResult>{lines}</DeleteResult>", times=-1),
+            Fault(operation="DeleteObject", key=f"{BUCKET}/*", status=500, code=code, times=-1),
+        )
+
+        gate = running.origin.hold("PUT", f"{BUCKET}/in-front")
+        await running.put("in-front", b"x")
+        await gate.reached.wait()
+        await running.engine.delete_objects(BUCKET, keys)
+        gate.open()
+        await until(lambda: bool(running.engine.status().suspended_buckets))
+        ((bucket, reason),) = running.engine.status().suspended_buckets
+
+        assert (bucket, code in reason) == (BUCKET, True)
+        running.origin.faults.clear()
+        await until(lambda: running.engine.status().pending_objects == 0)
+        assert sorted(running.origin.store.buckets[BUCKET].objects) == ["bad-delete", "in-front"]
+
+
 @pytest.mark.parametrize(
     ("status", "code"),
     [

@@ -8,8 +8,10 @@ from storage.engine import Engine
 from storage.errors import StorageError
 from storage.family import Family
 from storage.flush_events import Confirmed, Event, Instruction
+from storage.origin.wire import Describes
+from storage.origin_uploads import OriginUpload, Owner
 from storage.rows import Effects, decode_dirty, decode_object, read_extents
-from storage.types import MIB, ObjectName
+from storage.types import MIB, ObjectName, Priority
 from tests.fakes.row_invariants import PAST_ALL_KEYS, check_rows
 from tests.simulation.origin import DELETED
 
@@ -50,8 +52,27 @@ class Invariants:
             return instructions
 
         planner.handle = watched  # type: ignore[method-assign]  # a look from outside
+        self._watch_uploads()
         self._components.state.listeners.append(self._applied)
         self.check_rows()
+
+    def _watch_uploads(self) -> None:
+        """Note each upload of ours at the origin that the journal knows."""
+        uploads = self._components.origin_uploads
+        opened = uploads.open
+
+        async def noted(
+            name: ObjectName,
+            described: Describes,
+            checksum_headers: tuple[tuple[str, str], ...],
+            owner: Owner,
+            priority: Priority,
+        ) -> OriginUpload:
+            upload = await opened(name, described, checksum_headers, owner, priority)
+            self._world.our_uploads.add(upload.upload_id)
+            return upload
+
+        uploads.open = noted  # type: ignore[method-assign]  # a look from outside
 
     def check_known(self) -> None:
         """Every dirty row is one that the planner has."""

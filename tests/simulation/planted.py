@@ -11,6 +11,7 @@ from storage.flush import FlushPlanner
 from storage.flush_attempts import Attempts
 from storage.flush_events import Confirm, Confirmed, Event, FailureKind, FlushSucceeded
 from storage.flusher import Flusher
+from storage.origin_uploads import OriginUpload, OriginUploads
 from storage.records import FORMAT, DirtyEntry, Flushed, Validated
 from storage.types import ObjectName, Priority
 
@@ -96,10 +97,20 @@ def older_state_is_sent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FlushPlanner, "_go_on", end)
 
 
+def uploads_left_behind(patch: pytest.MonkeyPatch) -> None:
+    """An upload of ours that nobody will complete is forgotten, and not ended at the origin."""
+
+    def forget(self: OriginUploads, upload: OriginUpload) -> None:
+        self._known.pop(upload.upload_id, None)
+
+    patch.setattr(OriginUploads, "end", forget)
+
+
 PLANTS: tuple[Plant, ...] = (
     tombstone_merged_away,
     confirmed_before_the_journal,
     unknown_outcome_is_a_failure,
+    uploads_left_behind,
     killed_process_is_forgotten,
     acknowledged_before_the_journal,
     older_state_is_sent,

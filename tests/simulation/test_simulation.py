@@ -17,7 +17,7 @@ SEEDS = int(os.environ.get("FOREBAY_SEEDS") or ("10000" if os.environ.get("FOREB
 FIRST_SEED = int(os.environ.get("FOREBAY_FIRST_SEED") or "0")
 ONE_SEED = os.environ.get("FOREBAY_SEED", "")
 SEEDS_A_TEST = 25
-PLANTS_IN_THE_GATE = 3
+PLANTS_IN_THE_GATE = 4
 PLANTED = PLANTS if os.environ.get("FOREBAY_TEST_LONG") else PLANTS[:PLANTS_IN_THE_GATE]
 
 

@@ -77,6 +77,7 @@ class World:
         self.index_home = FakeIndexHome()
         self.is_tight = self.draws.random() < 0.15
         self.policy = self._drawn_policy()
+        self.our_uploads: set[str] = set()
         self.process = 0
         self.engine: Engine | None = None
         self.invariants: Invariants | None = None
@@ -347,7 +348,25 @@ class World:
             here = await self.read(name)
             if here != there:
                 self.violate(f"the origin ends with {there}, the gateway with {here}", name)
+        await self._compare_uploads(engine)
         check_retries(self)
+
+    async def _compare_uploads(self, engine: "Engine") -> None:
+        """Of all uploads that the journal ever knew as ours, those alone are at the origin that an open upload goes on with."""
+        until_s = self.loop.time() + DRAIN_S_MAX
+        while left := self._left_uploads(engine):
+            if self.loop.time() > until_s:
+                upload = self.store.uploads[left[0]]
+                name = ObjectName(upload.bucket, upload.key)
+                self.violate(f"uploads of ours stay at the origin for ever: {', '.join(left)}", name)
+                return
+            await asyncio.sleep(10.0)
+
+    def _left_uploads(self, engine: "Engine") -> list[str]:
+        named = {
+            one.origin_upload_id for one in engine._components.uploads.all_uploads() if not one.completed_at_s
+        }
+        return sorted(self.our_uploads & self.store.uploads.keys() - named)
 
     async def read(self, name: ObjectName) -> int | None:
         """Ask the gateway which state a key has; None where it cannot say."""

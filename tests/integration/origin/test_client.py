@@ -803,6 +803,36 @@ async def test_batch_delete_settles_each_key() -> None:
         assert (made.origin.requests_of("DeleteObjects"), made.origin.requests_of("DeleteObject")) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("codes", "throttled"),
+    [
+        (("SlowDown", ""), 1),
+        (("ServiceUnavailable", "InternalError"), 1),
+        (("InternalError", "InternalError"), 0),
+        (("AccessDenied", ""), 0),
+    ],
+)
+async def test_lines_that_ask_for_less_slow_the_limiter(codes: tuple[str, str], throttled: int) -> None:
+    """SlowDown in a line of a 200 counts as one of the whole request; so does an error document in a 200."""
+    lines = "".join(
+        f"<Error><Key>{key}</Key><Code>{code}</Code></Error>"
+        if code
+        else f"<Deleted><Key>{key}</Key></Deleted>"
+        for key, code in zip("ab", codes, strict=True)
+    )
+    async with lane() as made:
+        made.origin.faults.add(Fault(operation="DeleteObjects", body=f"<DeleteResult>{lines}</DeleteResult>"))
+
+        answer = await made.client.delete_objects("data", ("a", "b"))
+
+        assert [result.code for result in answer.results] == list(codes)
+        assert made.limiter.throttled_total == throttled
+        made.origin.faults.add(Fault(operation="DeleteObjects", error_in_200="SlowDown"))
+        with pytest.raises(OriginThrottledError):
+            await made.client.delete_objects("data", ("a", "b"))
+        assert made.limiter.throttled_total == throttled + 1
+
+
 async def test_batch_delete_goes_singly_where_there_is_no_batch() -> None:
     """An origin without DeleteObjects is asked for it once."""
     async with lane() as made:

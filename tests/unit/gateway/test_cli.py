@@ -98,6 +98,33 @@ def test_a_pipe_is_refused_when_settings_are_read_again(
         told["reread"]()
 
 
+@pytest.mark.parametrize("text", ["", " \n\t\n"])
+def test_an_empty_config_file_is_refused_when_settings_are_read_again(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is being written, or was cut by a full disk, takes away no key and no policy; what began empty may stay so."""
+    config = tmp_path / "forebay.toml"
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(app, "run", lambda _settings, **options: told.update(options))
+    variables = {
+        "FOREBAY_ACCESS_KEY": "a",
+        "FOREBAY_SECRET_KEY": "s",
+        "FOREBAY_ORIGIN": "http://127.0.0.1:1",
+        "FOREBAY_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    config.write_text(text)
+    execute(["serve", "--config", str(config)], variables)
+    assert [key.access_key for key in told["reread"]().client_keys] == ["a"]
+    config.write_text('[[policies]]\nmatch = "s3://published/now/*"\npublished = true\n')
+    execute(["serve", "--config", str(config)], variables)
+    assert len(told["reread"]().policies) == 1
+
+    config.write_text(text)
+
+    with pytest.raises(SettingsError, match="is empty; allowed: the settings"):
+        told["reread"]()
+
+
 def test_the_config_file_is_read_when_it_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Settings come from the file, and a wrong one there is named."""
     config = tmp_path / "forebay.toml"
@@ -337,12 +364,16 @@ def test_a_status_says_why_when_writes_are_refused() -> None:
 def test_a_status_shows_what_the_disk_has_lost() -> None:
     """Unreadable objects are named with the reason, and re-openings counted."""
     report = replace(
-        FakeStore().status(), unreadable=(("s3://bucket/key", "segment 2 is gone"),), reopenings=3
+        FakeStore().status(),
+        unreadable=(("s3://bucket/key", "segment 2 is gone"),),
+        reopenings=3,
+        lost_before=2,
     )
 
     lines = status_lines(report)
 
     assert "unreadable  s3://bucket/key: segment 2 is gone" in lines
+    assert "lost        2 times, named by `forebay fsck` and in quarantine/*/losses.json" in lines
     assert "re-opened   3 times since the start, after failures of the disk" in lines
 
 

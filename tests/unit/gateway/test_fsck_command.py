@@ -89,7 +89,45 @@ def test_another_origin_than_the_directory_s_is_refused(
     status = run(directory, "--repair", "--origin", "http://elsewhere")
 
     assert status == 1
-    assert "belongs to the origin http://127.0.0.1:9" in capsys.readouterr().err
+    complaint = capsys.readouterr().err
+    assert "belongs to the origin http://127.0.0.1:9" in complaint
+    assert complaint.endswith(f"or with --origin {ORIGIN}\n")
+
+
+@pytest.mark.parametrize("flags", [(), ("--dry-run",), ("--repair",)])
+def test_a_directory_in_use_is_refused_with_the_way_on(
+    flags: tuple[str, ...], directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which process holds it, and that the lock file is not to be removed."""
+    lock = PosixFilesystem(str(directory)).lock("LOCK")
+
+    status = run(directory, *flags)
+    lock.close()
+
+    complaint = capsys.readouterr().err
+    assert status == 1
+    assert f"`fuser {directory}/LOCK` names the process" in complaint
+    assert "the file LOCK need not be removed" in complaint
+
+
+def test_a_journal_of_another_instance_is_refused_with_the_way_on(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where nobody has the right FORMAT any more, the journal's own word is enough, for the origin that is named."""
+    text = (directory / "FORMAT").read_text()
+    (directory / "FORMAT").write_text(text.replace(bytes(16).hex(), (b"x" * 16).hex()))
+
+    refused = run(directory, "--repair")
+    complaint = capsys.readouterr().err
+    (directory / "FORMAT").rename(directory / "FORMAT.away")
+    (directory / "index").rename(directory / "index.away")
+    repaired = run(directory, "--repair", "--origin", ORIGIN)
+
+    assert (refused, repaired) == (1, 0)
+    assert "files of two cache directories are mixed" in complaint
+    assert "move FORMAT and index/ away and repeat this with --origin URL" in complaint
+    assert (directory / "FORMAT").read_text() == text
+    assert run(directory) == 0
 
 
 def test_flags_that_do_not_go_together_are_wrong_use(

@@ -118,6 +118,20 @@ async def test_wrong_settings_are_refused_with_one_line_and_the_old_ones_stay(
     assert bench.reload.failure == ""
 
 
+async def test_settings_that_lost_all_keys_are_refused() -> None:
+    """A file that was cut short before its [[keys]] locks nobody out; keys may go one by one, or others come in their place."""
+    keys = "".join(f'[[keys]]\naccess_key = "{name}"\nsecret_key = "t"\n' for name in "bc")
+    bench = Bench(CONFIG + keys)
+
+    cut = await bench.with_text(CONFIG)
+
+    assert cut.reason.startswith("keys: all 2 that are in force are gone; allowed: ")
+    assert set(bench.credentials) == {"a", "b", "c"}
+    assert (await bench.with_text(CONFIG + keys[: len(keys) // 2])).is_taken
+    assert (await bench.with_text(CONFIG.replace('access_key = "a"', 'access_key = "d"'))).is_taken
+    assert set(bench.credentials) == {"d"}
+
+
 async def test_a_certificate_is_exchanged_only_as_a_pair(tmp_path: Path) -> None:
     """A pair that does not belong together is refused whole, policies too; one that does is used from then on."""
     certificate, key = make_certificate(tmp_path)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage.flush import FlushPlanner
+from storage.flush import COUNTED_PER_EVENT_MAX, RELEASED_PER_EVENT_MAX, FlushPlanner
 from storage.flush_events import (
     BarrierAdded,
     BarrierBlocked,
@@ -738,3 +738,67 @@ def test_settings_are_refused_when_nothing_could_be_sent() -> None:
         FlushSettings(concurrency=0)
     with pytest.raises(ValueError, match="no flush"):
         FlushSettings(deletes_max=1001)
+
+
+# --- Commands that concern many keys ------------------------------------------------------------------------------
+
+
+def test_barrier_waits_for_what_was_there_when_it_began_though_it_is_counted_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A change that is replaced, or fails, before its key is counted is waited for as what took its place; a new key is not."""
+    monkeypatch.setattr("storage.flush.COUNTED_PER_EVENT_MAX", 1)
+    bench = Bench()
+    bench.handle(dirty(1, "a"), dirty(2, "b"), dirty(3, "c"))
+
+    bench.handle(BarrierAdded(1, Scope("b"), 3))
+    assert bench.planner.barrier_remaining(1) == 3
+    bench.handle(dirty(4, "b"), dirty(5, "c"), failed(2, FailureKind.REFUSE))
+    bench.handle(failed(3, FailureKind.REFUSE), dirty(6, "new"))
+    out = bench.handle(FlushSucceeded(1), Confirmed(1), FlushSucceeded(4), Confirmed(4))
+    assert BarrierReached(1) not in out
+    assert bench.planner.barrier_remaining(1) == 1
+
+    assert BarrierReached(1) in bench.handle(FlushSucceeded(5), Confirmed(5))
+
+
+def test_barrier_is_not_over_before_it_has_counted_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were counted may be at the origin by then; one that has gone there meanwhile needs no waiting."""
+    monkeypatch.setattr("storage.flush.COUNTED_PER_EVENT_MAX", 1)
+    bench = Bench(concurrency=3)
+    bench.handle(dirty(1, "a"), dirty(2, "b"), dirty(3, "c"))
+    bench.handle(BarrierAdded(1, Scope("b"), 3))
+
+    first = bench.handle(FlushSucceeded(3))
+    ended = bench.handle(Confirmed(3), dirty(9, "c"), FlushSucceeded(1), Confirmed(1), FlushSucceeded(2))
+
+    assert WakeAt(0.0) in first
+    assert BarrierReached(1) not in [*first, *ended]
+    assert BarrierReached(1) in bench.handle(Confirmed(2))
+
+
+def test_commands_go_through_many_keys_a_few_at_a_time() -> None:
+    """No event takes longer for a hundred thousand keys than for some hundred, and nothing is left out."""
+    count = 3 * COUNTED_PER_EVENT_MAX
+    planner = FlushPlanner(FlushSettings())
+    for number in range(1, count + 1):
+        planner.handle(dirty(number, str(number), quarantine_reason="refused"), 0.0)
+
+    out = planner.handle(BarrierAdded(1, Scope("b"), count), 0.0)
+    assert (out, planner.barrier_remaining(1)) == ([WakeAt(0.0)], count)
+    ticks = 0
+    while not any(isinstance(one, BarrierBlocked) for one in out):
+        out = planner.handle(Tick(), 0.0)
+        ticks += 1
+    assert ticks == 2
+    assert next(one for one in out if isinstance(one, BarrierBlocked)).count == count
+
+    released: list[int] = []
+    out = planner.handle(RetryQuarantined(Scope("b")), 0.0)
+    while any(isinstance(one, Release) for one in out):
+        step = [one.sequence for one in out if isinstance(one, Release)]
+        assert len(step) <= RELEASED_PER_EVENT_MAX
+        released += step
+        out = planner.handle(Tick(), 0.0)
+    assert released == list(range(1, count + 1))
+    planner.check_invariants()

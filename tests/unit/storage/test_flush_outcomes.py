@@ -89,6 +89,26 @@ def test_line_failure_says_what_each_line_means(code: str, kind: FailureKind) ->
 
 
 @pytest.mark.parametrize(
+    ("code", "is_outage"),
+    [
+        ("InternalError", True),
+        ("SlowDown", True),
+        ("ServiceUnavailable", True),
+        ("Connection", True),
+        ("MayLand", False),
+        ("TooManyRequests", False),
+        ("Overloaded", False),
+        ("Incomplete", False),
+        ("AccessDenied", False),
+        ("OperationAborted", False),
+    ],
+)
+def test_line_failure_is_an_outage_where_an_answer_of_its_own_would_be(code: str, *, is_outage: bool) -> None:
+    """An origin whose batches are answered 200 with an error in each line is as good as away."""
+    assert line_failure(7, code, "why", 0.5).is_outage is is_outage
+
+
+@pytest.mark.parametrize(
     ("etag", "attempted", "is_from_before", "result"),
     [
         ("ours", {"old"}, False, HeadResult.OURS),

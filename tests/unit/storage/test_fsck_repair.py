@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from storage import keys
 from storage.errors import DamagedError, DiskFailedError, FormatError, LockedError
 from storage.family import Family, IndexWrite
+from storage.fsck import check
 from storage.journal_format import HEADER_BYTES, JournalHeader, encode_header, journal_path
 from storage.journal_reader import JournalGroup, JournalReader
 from storage.journal_scan import scan
@@ -186,7 +187,8 @@ async def test_what_is_around_a_hole_is_quarantined_when_the_index_is_lost_too()
         "large": b"in a segment",
         "last": b"the last one",
     }
-    assert directory.repair(origin={}).exit_code == 0
+    again = directory.repair(origin={})
+    assert ([step for step in again.steps if not step.startswith("compare")], again.exit_code) == ([], 1)
 
 
 async def test_what_the_origin_has_is_clean_when_it_was_in_doubt() -> None:
@@ -328,7 +330,8 @@ async def test_what_may_be_lost_is_told_when_the_last_file_says_nothing(has_inde
     assert outcome.lost.lines[0].endswith(" on of the journal cannot be read: what they were is not known")
     assert entries["first"].quarantine_reason.startswith("recovered: changes from ")
     assert b"in a segment" in directory.filesystem.contents(kept.place)
-    assert directory.repair(origin={}).exit_code == 0
+    again = directory.repair(origin={})
+    assert ([step for step in again.steps if not step.startswith("compare")], again.exit_code) == ([], 1)
 
 
 async def test_what_may_be_lost_is_told_when_a_file_is_of_another_instance() -> None:
@@ -385,7 +388,8 @@ async def test_what_is_clean_is_dropped_when_a_lost_change_may_have_replaced_it(
     assert b"the newer body" in directory.filesystem.contents(kept.place)
     check_accounts(recovered.index)
     recovered.release()
-    assert directory.repair(origin={}).exit_code == 0
+    again = directory.repair(origin={})
+    assert ([step for step in again.steps if not step.startswith("compare")], again.exit_code) == ([], 1)
 
 
 @pytest.mark.parametrize("has_index", [True, False])
@@ -622,7 +626,8 @@ async def test_a_change_that_only_an_index_that_contradicts_itself_knows_is_quar
     assert sorted(entries) == ["large", "last", "other", "tiny"]
     assert all(entry.quarantine_reason.startswith("recovered: ") for entry in entries.values())
     assert bodies_of(directory)["other"] == b"another tiny one"
-    assert directory.repair(origin={}).exit_code == 0
+    again = directory.repair(origin={})
+    assert ([step for step in again.steps if not step.startswith("compare")], again.exit_code) == ([], 1)
 
 
 async def test_an_index_that_lags_is_left_to_the_start() -> None:
@@ -854,6 +859,89 @@ async def test_a_start_refuses_while_a_repair_is_unfinished() -> None:
                 left.start()
             assert left.repair(is_dry=True).steps[0].startswith("would: finish a repair that was cut short")
     assert refused > 2
+
+
+# --- what was lost stays told ---
+
+
+async def lose_the_middle() -> Directory:
+    """Make a directory whose first repair has a loss to name."""
+    directory = Directory.of(await loaded(), has_index=False)
+    hit_a_record(directory)
+    return directory
+
+
+def reports_of(directory: Directory) -> list[str]:
+    """Name the reports that are kept aside."""
+    filesystem = directory.filesystem
+    places = [f"quarantine/{name}" for name in filesystem.list_directory("quarantine")]
+    return [place for place in places if "losses.json" in filesystem.list_directory(place)]
+
+
+async def test_a_loss_is_told_by_every_later_run_until_its_report_is_removed() -> None:
+    """A check, a dry run and a repair name what the first repair lost, none calls it sound, and it is written down once."""
+    directory = await lose_the_middle()
+    lost = directory.repair(origin={}).lost.lines
+
+    runs = [
+        directory.repair(origin={}, is_dry=True),
+        directory.repair(origin={}),
+        directory.repair(origin={}),
+    ]
+    report = check(directory.filesystem, directory.home)
+
+    (place,) = reports_of(directory)
+    for outcome in runs:
+        assert [losses.lines for losses in outcome.standing] == [tuple(lost)]
+        assert outcome.exit_code == 1
+        assert outcome.lines()[0] == f"lost before: {lost[0]} (told by {place})"
+        assert outcome.lines()[-1].startswith("NOT ALL THERE: earlier repairs found 1 losses")
+        assert outcome.document()["lost_before"] == [{"place": place, "lost": lost, "lost_total": 1}]
+    assert (report.criticals, report.exit_code) == (0, 2)
+    assert list(report.lines())[-1].endswith(f"remove {place}")
+    recovered = directory.start()
+    recovered.release()
+    assert [losses.total for losses in recovered.losses] == [1]
+    for name in directory.filesystem.list_directory(place):
+        directory.filesystem.unlink(f"{place}/{name}")
+    assert directory.repair(origin={}).exit_code == 0
+
+
+async def test_a_report_that_does_not_read_back_stands() -> None:
+    """Nothing says that nothing was lost."""
+    directory = await lose_the_middle()
+    directory.repair(origin={})
+    (place,) = reports_of(directory)
+    directory.cut(f"{place}/losses.json", 20)
+
+    outcome = directory.repair(origin={})
+
+    assert outcome.exit_code == 1
+    assert f"{place}/losses.json, which names what was lost, cannot be read" in outcome.lines()[0]
+
+
+async def test_no_loss_is_forgotten_wherever_the_repair_was_cut_short() -> None:
+    """The report is there before the damage is gone: after a kill or a power cut, the next run tells the loss, found or read."""
+    damaged = await lose_the_middle()
+    lost = damaged.clone().repair(origin={}).lost.lines
+    draws = random.Random(3)
+    cut_points = 0
+    for nth in range(1, 200):
+        halted = damaged.clone()
+        halted.filesystem.halt_at(nth)
+        try:
+            halted.repair(origin={})
+        except Halted:
+            cut_points += 1
+        else:
+            break
+        power = Directory(halted.filesystem.crash_clone(draws, draws.choice([0, 0.5])), halted.home)
+        for left in (halted, power):
+            after = left.clone().repair(origin={})
+            told = [*after.lost.lines, *(line for losses in after.standing for line in losses.lines)]
+            assert set(lost) <= set(told), f"cut at call {nth}"
+            assert after.exit_code == 1
+    assert cut_points > 10
 
 
 # --- any load, any damage ----------------------------------------------------------------------------------------------

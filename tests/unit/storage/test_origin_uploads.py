@@ -8,7 +8,13 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from storage.clock import SystemClock
-from storage.errors import DiskFailedError, NoSuchUploadError, OriginUnavailableError, UnknownOutcomeError
+from storage.errors import (
+    DiskFailedError,
+    NoSuchBucketError,
+    NoSuchUploadError,
+    OriginUnavailableError,
+    UnknownOutcomeError,
+)
 from storage.origin.wire import OutgoingBody
 from storage.origin_uploads import (
     ABORTS_MAX,
@@ -160,6 +166,18 @@ async def test_left_over_upload_is_aborted_until_the_origin_says_that_it_is_gone
     assert world.origin.aborted == 3
     assert world.door.committed == [OriginUploadEnded(FORMAT, "theirs")]
     assert world.uploads.ids() == frozenset()
+
+
+async def test_upload_is_aborted_after_its_bucket_was_away() -> None:
+    """A bucket that comes back comes with its uploads."""
+    world = World()
+    world.origin.aborts = [NoSuchBucketError("away"), NoSuchBucketError("away")]
+
+    world.uploads.end(UPLOAD)
+    await world.ended()
+
+    assert world.origin.aborted == 3
+    assert world.door.committed == [OriginUploadEnded(FORMAT, "theirs")]
 
 
 async def test_upload_that_cannot_be_aborted_is_given_up_with_a_word(

@@ -8,13 +8,13 @@ from gateway.ledger.entries import (
     Attempt,
     Begun,
     Broken,
+    Chain,
     LedgerError,
     Line,
     Refused,
     Seen,
     Unanswered,
     decode,
-    encode,
 )
 from gateway.ledger.history import ABSENT, Found, Histories, KeyHistory, judge
 
@@ -163,10 +163,10 @@ def test_a_ledger_that_contradicts_itself_is_refused() -> None:
 )
 def test_a_line_reads_as_it_was_written(line: Line) -> None:
     """Every kind of line, one JSON object each."""
-    text = encode(line)
+    text = Chain().encode(line)
 
     assert text.endswith(b"\n")
-    assert decode(text, "here") == line
+    assert Chain().decode(text, "here") == line
 
 
 @pytest.mark.parametrize(
