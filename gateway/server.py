@@ -28,16 +28,19 @@ from msgspec.structs import replace
 
 from gateway.access_log import AccessEntry, AccessLog
 from gateway.body import IncomingBody, Intake
-from gateway.context import XML_TYPE, ObjectStore, OperationContext, S3Response
+from gateway.context import XML_TYPE, ObjectStore, OperationContext, RequestBody, S3Response
 from gateway.cross_origin import CrossOriginRules
+from gateway.form import FormBody
 from gateway.operations.table import operate
 from gateway.respond import Sender, Wire, head_bytes
 from gateway.s3.auth import Authenticated, Credential, authenticate
 from gateway.s3.dates import http_date
 from gateway.s3.errors import ErrorCode, S3Error, render
 from gateway.s3.failures import to_s3_error
+from gateway.s3.post_object import put_request
+from gateway.s3.post_policy import authenticate_form, check_policy, read_policy
 from gateway.s3.request import ADMIN_BUCKET, Headers, S3Request, parse, read_headers
-from gateway.s3.routes import Operation, route
+from gateway.s3.routes import Operation, is_form, route
 from gateway.telemetry import RequestStats
 from storage.clock import Clock
 from storage.errors import StorageError
@@ -325,6 +328,8 @@ class S3Server:
             exchange.operation = Operation.OPTIONS_OBJECT.value
             return await self._cross_origin.preflight(request)
         self._cross_origin.begin(request)
+        if is_form(request):
+            return await self._answer_form(exchange, request, body)
         identity = body.identity = authenticate(request, parts.credentials, received_at_s)
         authorise(identity, request)
         if request.bucket == ADMIN_BUCKET:
@@ -339,7 +344,22 @@ class S3Server:
         finally:
             self._cross_origin.note(operation, request.bucket)
 
-    def _context(self, identity: Authenticated, body: IncomingBody, wire: Wire) -> OperationContext:
+    async def _answer_form(self, exchange: _Exchange, request: S3Request, body: IncomingBody) -> S3Response:
+        """Take the same road with a form: who sends it, and what was allowed, its fields say; nothing else is done on their word."""
+        exchange.operation = Operation.POST_OBJECT.value
+        form = FormBody(body, self._parts.intake, request.headers)
+        fields = await form.read_fields()
+        put = exchange.request = put_request(request, fields)
+        identity = authenticate_form(fields, self._parts.credentials)
+        policy = read_policy(fields["policy"])
+        check_policy(policy, fields, request.bucket, request.received_at_s)
+        authorise(identity, put)
+        form.allow(policy, put.headers)
+        context = self._context(identity, form, exchange.wire)
+        exchange.stamps = context.stamps
+        return await operate(Operation.POST_OBJECT, context, put)
+
+    def _context(self, identity: Authenticated, body: RequestBody, wire: Wire) -> OperationContext:
         return OperationContext(
             store=self._parts.store,
             body=body,
