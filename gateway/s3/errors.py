@@ -87,7 +87,7 @@ ERRORS: Final[Mapping[str, tuple[int, str]]] = MappingProxyType(
             400,
             "The Content-MD5 or checksum value you specified did not match what we received.",
         ),
-        ErrorCode.BAD_REQUEST: (400, "Bad Request"),
+        ErrorCode.BAD_REQUEST: (400, "An error occurred when parsing the HTTP request."),
         ErrorCode.BUCKET_ALREADY_EXISTS: (409, "The requested bucket name is not available."),
         ErrorCode.BUCKET_ALREADY_OWNED_BY_YOU: (
             409,
