@@ -35,7 +35,7 @@ from gateway.respond import Sender, Wire, head_bytes
 from gateway.s3.auth import Authenticated, Credential, authenticate
 from gateway.s3.dates import http_date
 from gateway.s3.errors import ErrorCode, S3Error, render
-from gateway.s3.failures import to_s3_error
+from gateway.s3.failures import to_s3_error, with_names
 from gateway.s3.post_object import put_request
 from gateway.s3.post_policy import authenticate_form, check_policy, read_policy
 from gateway.s3.request import ADMIN_BUCKET, Headers, S3Request, parse, read_headers
@@ -311,6 +311,8 @@ class S3Server:
     async def _send_error(self, exchange: _Exchange, error: S3Error) -> None:
         exchange.code = error.code
         raw = exchange.raw
+        if exchange.request is not None:
+            error = with_names(error, exchange.request)
         headers = (XML_TYPE, *((name.lower(), value) for name, value in error.headers.items()))
         document = render(
             error,
