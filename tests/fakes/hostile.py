@@ -33,6 +33,7 @@ TARGETS = (
     ("POST", "/bucket/key?uploadId=u1"),
     ("PUT", "/newbucket"),
     ("POST", "/bucket/key?uploads"),
+    ("POST", "/bucket/key?uploadId=%00"),
 )
 NAMES = (
     "list-type", "max-keys", "prefix", "delimiter", "marker", "continuation-token", "start-after", "encoding-type",
@@ -113,8 +114,9 @@ class Hostility:
     def _put(self) -> Hostile:
         body = self._draws.randbytes(self._draws.choice((0, 1, 100, 70_000)))
         headers = {**self._some_headers(), "content-length": str(len(body))}
+        upload_id = quote(self._draws.choice(VALUES))
         target = self._draws.choice(
-            ("/bucket/key", "/bucket/key?partNumber=1&uploadId=u1", "/bucket/key?tagging")
+            ("/bucket/key", f"/bucket/key?partNumber=1&uploadId={upload_id}", "/bucket/key?tagging")
         )
         mode = self._draws.choice(
             ("UNSIGNED-PAYLOAD", hashlib.sha256(body).hexdigest(), "0" * 64, "STREAMING-X")

@@ -1,4 +1,4 @@
-"""A gateway among clients that send what they should not: always an answer or the end of the connection, never a 500.
+"""A gateway and its engine among clients that send what they should not: always an answer or the end of the connection, never a 500.
 
 `FOREBAY_SEED=N` chooses what is sent, `FOREBAY_REQUESTS=N` how much.
 """
@@ -14,10 +14,11 @@ from defusedxml.ElementTree import ParseError, fromstring
 from storage.types import MIB
 from tests.fakes.gateway import Answer, RunningGateway, running_gateway
 from tests.fakes.hostile import Hostile, Hostility
+from tests.fakes.running_engine import running_engine
 from tests.integration.gateway.test_post import signed_fields
 
 SEED = int(os.environ.get("FOREBAY_SEED", "1"))
-REQUESTS = int(os.environ.get("FOREBAY_REQUESTS", "250"))
+REQUESTS = int(os.environ.get("FOREBAY_REQUESTS", "200"))
 AT_A_TIME = 8
 STALLED_S = 0.05
 ANSWER_S = 20.0
@@ -62,13 +63,23 @@ def check(hostile: Hostile, answer: Answer) -> None:
         assert b"&#x" in answer.body, (hostile, answer)
         return
     assert document.tag == "Error", (hostile, answer)
-    assert {"Code", "Message", "Resource", "RequestId", "HostId"} <= {child.tag for child in document}, answer
+    named = {child.tag for child in document}
+    # What the origin says of a bucket passes as it is.
+    own = set() if answer.status == 409 else {"Resource", "HostId"}
+    assert {"Code", "Message", "RequestId"} | own <= named, (hostile, answer)
 
 
 async def test_every_request_is_answered_or_cut_whatever_is_sent(tmp_path: Path) -> None:
     """Heads, queries, XML, framing and forms out of one seed: no 500, no wait without end, nothing left, memory bounded."""
-    async with running_gateway(str(tmp_path / "log"), stalled_receive_s=STALLED_S) as gateway:
-        gateway.store.put("bucket", "key", b"0123456789")
+    async with (
+        running_engine() as running,
+        running_gateway(
+            str(tmp_path / "log"),
+            store=running.engine,  # type: ignore[arg-type]  # the whole engine in the fake's place
+            stalled_receive_s=STALLED_S,
+        ) as gateway,
+    ):
+        await running.put("key", b"0123456789")
         hostility = Hostility(
             SEED,
             gateway.signed,
