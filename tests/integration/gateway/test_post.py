@@ -11,6 +11,9 @@ import pytest
 
 from storage.clock import SystemClock
 from storage.origin.signing import ALGORITHM, credential_scope, format_amz_date, signature, signing_key
+from storage.requests import Content, PutRequest, PutResult
+from storage.types import MIB
+from tests.fakes.engine import FakeStore
 from tests.fakes.gateway import (
     ACCESS_KEY,
     PLAIN_KEY,
@@ -24,6 +27,21 @@ from tests.fakes.gateway import (
 
 BOUNDARY = "----WebKitFormBoundary7MA4YWxkTrZu0gW"
 TYPE = f"multipart/form-data; boundary={BOUNDARY}"
+
+
+class PieceStore(FakeStore):
+    """Notes the sizes of the pieces that it is given, of each body."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[list[int]] = []
+
+    async def put_object(self, request: PutRequest, content: Content) -> PutResult:
+        """Take a body piece by piece."""
+        self.taken.append([])
+        async for piece in content.chunks():
+            self.taken[-1].append(len(piece))
+        return await super().put_object(request, content)
 
 
 def signed_fields(
@@ -253,6 +271,22 @@ async def test_pieces_are_small_when_the_memory_for_forms_is_spent(tmp_path: Pat
         assert answer.status == 204
         assert gateway.store.data("bucket", "k") == b"ab" * 400_000
         assert gateway.budget.taken_bytes == 0
+
+
+async def test_the_last_piece_of_a_file_is_withheld_when_the_form_breaks_its_word(tmp_path: Path) -> None:
+    """Whoever forwards the pieces never completes a file whose digest is wrong, or whose form has no end."""
+    store = PieceStore()
+    store.make_bucket("bucket")
+    async with running_gateway(str(tmp_path / "log"), store=store) as gateway:
+        data = bytes(2 * MIB + 5)
+        wrong = form(signed_fields({"key": "k", "content-md5": "AAAAAAAAAAAAAAAAAAAAAA=="}), data)
+        cut = form(signed_fields({"key": "k"}), data)[:-10]
+
+        answers = [(await post(gateway, body)).status for body in (wrong, cut)]
+
+    assert answers == [400, 400]
+    assert [sum(pieces) for pieces in store.taken] == [2 * MIB, 2 * MIB]
+    assert all(size <= MIB for pieces in store.taken for size in pieces)
 
 
 RANGE = [["starts-with", "$key", ""], ["content-length-range", 10, 1000]]
