@@ -28,6 +28,25 @@ DOCUMENTS = (
     b"<CreateBucketConfiguration><LocationConstraint>eu</LocationConstraint></CreateBucketConfiguration>",
     b"<Tagging><TagSet><Tag><Key>k</Key><Value>v</Value></Tag></TagSet></Tagging>",
 )
+NASTY_DOCUMENTS = (
+    *DOCUMENTS,
+    BOMB,
+    OUTSIDE,
+    b"<a>" * 10,
+    b"<a>" * 20_000,
+    b"<Delete>" + b"<Object><Key>k</Key></Object>" * 1000 + b"</Delete>",
+    b"<Delete>" + b"<Object><Key>k</Key></Object>" * 5000 + b"</Delete>",
+    b"<CompleteMultipartUpload><Part><PartNumber>" + b"9" * 5000 + b"</PartNumber><ETag>e</ETag></Part>"
+    b"</CompleteMultipartUpload>",
+    b'<?xml version="1.0" encoding="utf-7"?><Delete/>',
+    b'<?xml version="1.0" encoding="nonsense"?><Delete/>',
+    b'<?xml version="1.0" encoding="UTF-16"?><Delete/>',
+    "<Delete><Object><Key>\u00fc</Key></Object></Delete>".encode("utf-16"),
+    b"<Delete " + b"".join(b'a%d="x" ' % n for n in range(3000)) + b"/>",
+    b"<Delete><![CDATA[" + b"x" * 100_000,
+    b"<Delete><Object><Key>\xff</Key></Object></Delete>",
+    b"",
+)
 TARGETS = (
     ("POST", "/bucket?delete"),
     ("POST", "/bucket/key?uploadId=u1"),
@@ -86,6 +105,19 @@ class Hostility:
         self._form_fields = form_fields
         self._host = host
 
+    def known(self) -> list[Hostile]:
+        """Give those that are worth a try whatever the seed: each document once, and bytes that are no UTF-8."""
+        head = self._sign("GET", "/bucket/key", {}, "UNSIGNED-PAYLOAD")
+        return [
+            *(self._with_document("POST", "/bucket?delete", document) for document in NASTY_DOCUMENTS),
+            Hostile("head", head.replace(b"/bucket/key", b"/bucket/%FF")),
+            Hostile("head", head.replace(b"/bucket/key", b"/bucket/\xff\xfe")),
+            Hostile("head", head.replace(b"/bucket/key", b"/%FF/key")),
+            Hostile("head", head.replace(b"/bucket/key", b"/bucket/key?prefix=%FF")),
+            Hostile("head", head.replace(b"host: ", b"host: \xff")),
+            Hostile("head", head.replace(b"Signature=", b"Signature=\xff")),
+        ]
+
     def draw(self) -> Hostile:
         """Give the next one."""
         kinds = (
@@ -134,28 +166,11 @@ class Hostility:
 
     def _document(self) -> Hostile:
         draws = self._draws
-        document = draws.choice(
-            (
-                *DOCUMENTS,
-                BOMB,
-                OUTSIDE,
-                b"<a>" * draws.choice((10, 20_000)),
-                b"<Delete>"
-                + b"<Object><Key>k</Key></Object>" * draws.choice((1000, 1001, 5000))
-                + b"</Delete>",
-                b"<CompleteMultipartUpload>"
-                b"<Part><PartNumber>" + b"9" * 5000 + b"</PartNumber><ETag>e</ETag></Part>"
-                b"</CompleteMultipartUpload>",
-                b'<?xml version="1.0" encoding="utf-7"?><Delete/>',
-                b'<?xml version="1.0" encoding="UTF-16"?><Delete/>',
-                "<Delete><Object><Key>\u00fc</Key></Object></Delete>".encode("utf-16"),
-                b"<Delete " + b"".join(b'a%d="x" ' % n for n in range(3000)) + b"/>",
-                b"<Delete><![CDATA[" + b"x" * 100_000,
-                b"",
-            )
-        )
+        document = draws.choice(NASTY_DOCUMENTS)
         document = self._mutated(document) if draws.random() < 0.6 else document
-        method, target = draws.choice(TARGETS)
+        return self._with_document(*draws.choice(TARGETS), document)
+
+    def _with_document(self, method: str, target: str, document: bytes) -> Hostile:
         headers = {
             "content-length": str(len(document)),
             "content-md5": base64.b64encode(hashlib.md5(document).digest()).decode(),
