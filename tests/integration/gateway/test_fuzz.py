@@ -79,6 +79,7 @@ async def test_every_request_is_answered_or_cut_whatever_is_sent(tmp_path: Path)
         ) as gateway,
     ):
         await running.put("key", b"0123456789")
+        await running.put("keeps the bucket from being deleted", b"x")
         hostility = Hostility(
             SEED,
             gateway.signed,
