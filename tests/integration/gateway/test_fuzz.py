@@ -12,10 +12,10 @@ from pathlib import Path
 from defusedxml.ElementTree import ParseError, fromstring
 
 from storage.types import MIB
+from tests.fakes.forms import signed_fields
 from tests.fakes.gateway import Answer, RunningGateway, running_gateway
 from tests.fakes.hostile import Hostile, Hostility
 from tests.fakes.running_engine import running_engine
-from tests.integration.gateway.test_post import signed_fields
 
 SEED = int(os.environ.get("FOREBAY_SEED", "1"))
 REQUESTS = int(os.environ.get("FOREBAY_REQUESTS", "200"))
