@@ -147,9 +147,14 @@ class IncomingBody:
         return self._owes_continue and not self._stream.total_bytes
 
     @property
+    def length(self) -> int | None:
+        """Bytes of the whole body by Content-Length, framing included; None where it does not say."""
+        return _size(self._headers.get("content-length"))
+
+    @property
     def left_bytes(self) -> int | None:
         """Bytes still to come by Content-Length; None where it does not say."""
-        length = _size(self._headers.get("content-length"))
+        length = self.length
         return None if length is None else length - self._stream.total_bytes
 
     def content(self) -> "VerifiedContent":

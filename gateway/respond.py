@@ -20,7 +20,7 @@ import socket
 import sys
 import termios
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -146,6 +146,20 @@ class Wire:
             # `lost` has ended the watch and closed the duplicate: its number may be another connection's by now.
             if self._duplicate is duplicate:
                 loop.remove_writer(duplicate.fileno())
+
+    async def linger(self, wait_s: float) -> None:
+        """Say that nothing more comes, and give the client so long to end the connection.
+
+        Were it closed at once with bytes unread, the reset could overtake the answer (RFC 9112 section 9.6).
+        """
+        if self.is_lost:
+            return
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        gone = asyncio.Event()
+        with self.watched(gone.set), suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await gone.wait()
 
     def abort(self) -> None:
         """End the connection at once; the client sees that the answer is not complete."""

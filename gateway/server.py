@@ -16,50 +16,38 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Awaitable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
 from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.http_exceptions import LineTooLong
 from msgspec.structs import replace
 
 from gateway.access_log import AccessEntry, AccessLog
 from gateway.body import IncomingBody, Intake
-from gateway.context import XML_TYPE, ObjectStore, OperationContext, S3Response
+from gateway.context import XML_TYPE, ObjectStore, OperationContext, RequestBody, S3Response
 from gateway.cross_origin import CrossOriginRules
+from gateway.form import FormBody
 from gateway.late_answer import BLANKS_EVERY_S, LONG_OPERATIONS, LateBody, answered_late
+from gateway.listener import Listener, Written
 from gateway.operations.table import operate
 from gateway.respond import Sender, Wire, head_bytes
 from gateway.s3.auth import Authenticated, Credential, authenticate
 from gateway.s3.dates import http_date
 from gateway.s3.errors import ErrorCode, S3Error, render
-from gateway.s3.failures import to_s3_error
+from gateway.s3.failures import to_s3_error, with_names
+from gateway.s3.post_object import put_request
+from gateway.s3.post_policy import authenticate_form, check_policy, read_policy
 from gateway.s3.request import ADMIN_BUCKET, Headers, S3Request, parse, read_headers
-from gateway.s3.routes import Operation, route
+from gateway.s3.routes import Operation, is_form, route
 from gateway.telemetry import RequestStats
 from storage.clock import Clock
 from storage.errors import StorageError
 from storage.stats import OriginTime, origin_time
 from storage.types import KIB, MIB
 from storage.workers import Workers
-
-LINE_BYTES_MAX: Final = 32 * KIB
-"""Request line and each header: a presigned URL with a key of 1024 escaped bytes is 7 kB."""
-
-HEADERS_MAX: Final = 256
-
-READ_BYTES: Final = 64 * KIB
-"""aiohttp buffers twice this much of a body before it stops reading from the connection."""
-
-CUT_S: Final = 0.1
-"""At a stop, what did not end in time gets this long to let go."""
-
-IDLE_S: Final = 75.0
-"""A connection without a request is closed after this; SDKs keep theirs for up to a minute."""
 
 SKIPPED_BYTES_MAX: Final = 256 * KIB
 """An unread body up to this size is read and dropped, so that the connection can go on."""
@@ -72,9 +60,6 @@ CLIENT_GONE: Final = 499
 """Counted and logged as the status of a request whose client left before its answer existed."""
 
 BACKLOG: Final = 1024
-
-HARD_LIMIT_SHARE: Final = 8
-"""Beyond the limit plus one in so many, a connection is not even answered."""
 
 _READING: Final = frozenset({"GET", "HEAD"})
 
@@ -119,94 +104,6 @@ class ServerParts:
     blanks_every_s: float = BLANKS_EVERY_S
 
 
-class _Written(web.StreamResponse):
-    """Tells aiohttp that the answer is written, and whether the connection goes on."""
-
-    def __init__(self, *, keep_alive: bool) -> None:
-        super().__init__()
-        self._keep_alive = keep_alive
-
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:  # noqa: ARG002
-        """Write nothing."""
-        return None
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Write nothing."""
-
-
-class Listener(web.Server):
-    """aiohttp's server, which also keeps the `Wire` of each connection and bounds their number."""
-
-    def __init__(self, handler: "S3Server", stats: RequestStats, connections_max: int) -> None:
-        super().__init__(
-            handler.handle,
-            access_log=None,
-            auto_decompress=False,
-            keepalive_timeout=IDLE_S,
-            lingering_time=0,
-            max_field_size=LINE_BYTES_MAX,
-            max_headers=HEADERS_MAX,
-            max_line_size=LINE_BYTES_MAX,
-            read_bufsize=READ_BYTES,
-        )
-        self._stats: Final = stats
-        self._connections_max: Final = connections_max
-        self._wires: Final[dict[RequestHandler, Wire]] = {}
-        self._running: Final[set[RequestHandler]] = set()
-        self._ended: Final = asyncio.Event()
-        self._ended.set()
-
-    def wire(self, protocol: RequestHandler) -> Wire | None:
-        """Give the connection of a request; None once it has ended."""
-        return self._wires.get(protocol)
-
-    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        """Take a connection in, or turn it away."""
-        super().connection_made(handler, transport)
-        self._wires[handler] = wire = Wire(transport)
-        self._stats.connections = count = len(self._wires)
-        if count > self._connections_max:
-            wire.is_over_limit = True
-            self._stats.refused_connections += 1
-            if count > self._connections_max + self._connections_max // HARD_LIMIT_SHARE + 1:
-                wire.abort()
-
-    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
-        """Let a connection go."""
-        super().connection_lost(handler, exc)
-        wire = self._wires.pop(handler, None)
-        self._stats.connections = len(self._wires)
-        if wire is not None:
-            wire.lost()
-
-    @contextmanager
-    def running(self, protocol: RequestHandler) -> Iterator[None]:
-        """Let `stop` wait for the block, which answers a request of this connection."""
-        self._running.add(protocol)
-        self._ended.clear()
-        try:
-            yield
-        finally:
-            self._running.discard(protocol)
-            if not self._running:
-                self._ended.set()
-
-    async def stop(self, grace_s: float) -> None:
-        """Close idle connections, let running requests end within `grace_s`, cut off the rest.
-
-        aiohttp's own shutdown stops reading from every connection, so a body that is still on its way would never end;
-        its handler's `close` leaves the socket of an idle connection open.
-        """
-        for protocol, wire in tuple(self._wires.items()):
-            if protocol not in self._running:
-                protocol.close()
-                wire.transport.close()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                await self._ended.wait()
-        await self.shutdown(CUT_S)
-
-
 class _Exchange:
     """One request on its way, for the error answer and the log."""
 
@@ -235,8 +132,8 @@ class S3Server:
         self._sockets: Final[list[asyncio.Server]] = []
         self._is_stopping = False
         self._cross_origin: Final = CrossOriginRules(parts.store, parts.clock)
-        self._kept: Final = _Written(keep_alive=True)
-        self._closed: Final = _Written(keep_alive=False)
+        self._kept: Final = Written(keep_alive=True)
+        self._closed: Final = Written(keep_alive=False)
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Accept connections on an address; give it back with the port that was chosen for 0.
@@ -283,6 +180,27 @@ class S3Server:
         is_last = exchange.will_close or exchange.is_cut or self._is_stopping
         return self._closed if is_last else self._kept
 
+    async def refuse(self, raw: web.BaseRequest, error: BaseException | None) -> None:
+        """Answer a head that aiohttp's parser refused, then let the client end the connection."""
+        parts = self._parts
+        started_s, received_at_s = parts.clock.monotonic_s(), parts.clock.wall_s()
+        wire = self._listener.wire(raw.protocol)
+        if wire is None:
+            return
+        sender = Sender(
+            wire, raw.writer.drain, parts.workers, parts.clock, stalled_send_s=parts.stalled_send_s
+        )
+        exchange = _Exchange(raw, wire, sender, f"{parts.random.getrandbits(64):016X}")
+        _log.debug("%s: no request: %s", exchange.request_id, error)
+        code = (
+            ErrorCode.REQUEST_HEADER_SECTION_TOO_LARGE
+            if isinstance(error, LineTooLong)
+            else ErrorCode.BAD_REQUEST
+        )
+        await self._send_error(exchange, S3Error(code))
+        self._record(exchange, received_at_s, parts.clock.monotonic_s() - started_s, 0.0)
+        await wire.linger(LINGER_S)
+
     async def _serve_watched(self, exchange: _Exchange, received_at_s: float) -> None:
         """Answer; a read ends with its client's connection."""
         if exchange.raw.method not in _READING:
@@ -328,6 +246,8 @@ class S3Server:
             exchange.operation = Operation.OPTIONS_OBJECT.value
             return await self._cross_origin.preflight(request)
         self._cross_origin.begin(request)
+        if is_form(request):
+            return await self._answer_form(exchange, request, body)
         identity = body.identity = authenticate(request, parts.credentials, received_at_s)
         authorise(identity, request)
         if request.bucket == ADMIN_BUCKET:
@@ -357,7 +277,22 @@ class S3Server:
         assert isinstance(response.body, bytes), "a long operation answers a document"
         return response.body
 
-    def _context(self, identity: Authenticated, body: IncomingBody, wire: Wire) -> OperationContext:
+    async def _answer_form(self, exchange: _Exchange, request: S3Request, body: IncomingBody) -> S3Response:
+        """Take the same road with a form: who sends it, and what was allowed, its fields say; nothing else is done on their word."""
+        exchange.operation = Operation.POST_OBJECT.value
+        form = FormBody(body, self._parts.intake, request.headers)
+        fields = await form.read_fields()
+        put = exchange.request = put_request(request, fields)
+        identity = authenticate_form(fields, self._parts.credentials)
+        policy = read_policy(fields["policy"])
+        check_policy(policy, fields, request.bucket, request.received_at_s)
+        authorise(identity, put)
+        form.allow(policy, put.headers)
+        context = self._context(identity, form, exchange.wire)
+        exchange.stamps = context.stamps
+        return await operate(Operation.POST_OBJECT, context, put)
+
+    def _context(self, identity: Authenticated, body: RequestBody, wire: Wire) -> OperationContext:
         return OperationContext(
             store=self._parts.store,
             body=body,
@@ -406,6 +341,8 @@ class S3Server:
             self._cut(exchange)
 
     def _error_document(self, exchange: _Exchange, error: S3Error) -> bytes:
+        if exchange.request is not None:
+            error = with_names(error, exchange.request)
         resource = exchange.raw.raw_path.partition("?")[0]
         return render(error, resource=resource, request_id=exchange.request_id, host_id=self._host_id)
 

@@ -383,6 +383,7 @@ def assemble(
                 clock=parts.clock,
                 workers=parts.workers.pool,
                 held=held,
+                outgoing=outgoing,
                 check_writable=pointers.check_writable,
                 epoch=recovered.epoch,
             )

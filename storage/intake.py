@@ -3,9 +3,11 @@
     Inlet.begin ──> BodyIntake.take      for write-back: PutObject and UploadPart alike
     Inlet.copy  ──> BodyIntake.pieces    the local copy of what is streamed through to the origin
     HeldBodies  ──> HeldContent          what is written through is taken into memory first, where it is small
+    Inlet.spool ──> BodyIntake.take      what is written through and says its length only at its end, where it is long
 
 A tiny body stays in memory and rides in the journal. Any other body gets its space before its first byte, so that a
-full disk is told at the head; what fails later leaves dead space in its segment, never a half-written object. While
+full disk is told at the head; what fails later leaves dead space in its segment, never a half-written object. A body
+that says at its head only how long it may be gets that much, and what it leaves is dead space, too. While
 the disk is known to be bad no body begins here at all: the caller writes through instead, from the first byte.
 """
 
@@ -20,7 +22,7 @@ import msgspec
 from storage.clock import Clock
 from storage.errors import DiskFailedError, DiskFullError, StorageError, UnknownOutcomeError
 from storage.records import NOWHERE
-from storage.requests import Content
+from storage.requests import BoundedContent, Content
 from storage.segments import BlockChecksums, Reservation, SegmentStore
 from storage.types import BLOCK_BYTES, MIB, TINY_BODY_BYTES_MAX, Checksum, Extent, Location, Stream
 from storage.workers import Workers
@@ -100,6 +102,7 @@ class BodyIntake:
         """
         async for piece in self._content.chunks():
             await self._add(piece)
+        await self._sync_long_body(is_last=True)
         return self.result()
 
     async def pieces(self) -> AsyncIterator[bytes]:
@@ -120,7 +123,8 @@ class BodyIntake:
     def result(self) -> Intake:
         """Say what was taken in; only after the last piece."""
         size = len(self._tiny) if self._is_tiny else self._written
-        assert size == self._content.size, f"{size} bytes of {self._content.size} were taken in"
+        is_whole = size == self._content.size or isinstance(self._content, BoundedContent)
+        assert is_whole, f"{size} bytes of {self._content.size} were taken in"
         return Intake(size, self._md5.hexdigest(), self._extents(), bytes(self._tiny))
 
     async def _add(self, piece: bytes) -> None:
@@ -178,11 +182,12 @@ class BodyIntake:
         extents: list[Extent] = []
         position = 0
         for reservation, checksums in zip(self._reservations, self._checksums, strict=True):
-            location = Location(
-                reservation.segment_id, reservation.offset, reservation.length, checksums.digest()
-            )
-            extents.append(Extent(position, position + reservation.length, location))
-            position += reservation.length
+            length = min(reservation.length, self._written - position)
+            if not length:
+                break
+            location = Location(reservation.segment_id, reservation.offset, length, checksums.digest())
+            extents.append(Extent(position, position + length, location))
+            position += length
         return tuple(extents)
 
 
@@ -231,7 +236,13 @@ class Inlet:
         What `releases` its space once it is flushed lies among its like, so that segments die whole.
         None where there is no space, or the disk refused a write just now; nothing of the body was read.
         """
-        stream = Stream.RELEASED if releases else Stream.DIRTY
+        return await self._begin(content, Stream.RELEASED if releases else Stream.DIRTY)
+
+    async def spool(self, content: Content) -> BodyIntake | None:
+        """Reserve space for a body that has to be whole before the origin can be told of it; None as `begin`."""
+        return await self._begin(content, Stream.CLEAN)
+
+    async def _begin(self, content: Content, stream: Stream) -> BodyIntake | None:
         if self._is_disk_bad():
             return None
         try:
@@ -285,7 +296,8 @@ class HeldContent:
     async def take(cls, content: Content) -> "HeldContent":
         """Read a body whole; raises what the content raises when it fails its check."""
         data = b"".join([piece async for piece in content.chunks()])
-        assert len(data) == content.size, f"{len(data)} bytes of {content.size} came"
+        is_whole = len(data) == content.size or isinstance(content, BoundedContent)
+        assert is_whole, f"{len(data)} bytes of {content.size} came"
         return cls(data, content)
 
     async def chunks(self) -> AsyncIterator[bytes]:

@@ -36,6 +36,10 @@ class Content(Protocol):
         ...
 
 
+class BoundedContent(Content):
+    """A body whose length is known when it has ended: a file within a form. `size` is the most that may come."""
+
+
 class FileSpan(msgspec.Struct, frozen=True, gc=False):
     """Verified bytes of a pinned local file, to be sent without copying them."""
 

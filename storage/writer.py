@@ -2,6 +2,7 @@
 
     put -> facts, policy -> back:    admit -> take the body in -> turn -> commit -> 200
                          -> through: take small bodies in first, stream long ones -> turn -> origin -> 200, kept in the cache
+                                     (a long one that says its length only at its end is taken in first, on disk)
 
 A write-back takes its turn when its body is complete, so a slow upload holds up nobody; which of two concurrent
 writes wins is decided by that order, as S3's last writer. A write-back that finds the disk full or too much dirty
@@ -36,6 +37,7 @@ from storage.keyqueue import KeyQueue, Turn
 from storage.origin.answers import WriteAnswer
 from storage.origin.client import OriginClient
 from storage.origin.wire import CHECKSUM_PREFIX, OutgoingBody, is_conditional, object_headers
+from storage.outgoing import Outgoing
 from storage.policy import Policy, PolicyTable
 from storage.records import (
     FORMAT,
@@ -47,9 +49,9 @@ from storage.records import (
     Tombstone,
     Validated,
 )
-from storage.requests import Content, DeleteResult, PutRequest, PutResult
-from storage.through import Through
-from storage.types import ObjectName, WriteMode
+from storage.requests import BoundedContent, Content, DeleteResult, PutRequest, PutResult
+from storage.through import Passed, Through
+from storage.types import ByteRange, ObjectName, WriteMode
 from storage.workers import Workers
 from storage.writemode import WriteDecision, decide
 
@@ -82,6 +84,7 @@ class WriterParts:
     clock: Clock
     workers: Workers
     held: HeldBodies
+    outgoing: Outgoing
     check_writable: Callable[[ObjectName], None]
     epoch: int
 
@@ -261,10 +264,10 @@ class Writer:
         with ExitStack() as held_back:
             is_held = held_back.enter_context(self._parts.held.room(content.size))
             held = await HeldContent.take(content) if is_held else None
+            if held is None and isinstance(content, BoundedContent):
+                return await self._put_spooled(request, content, keep=keep)
             async with self._parts.through.operation(request.name, replaces=replaces) as passed:
-                with passed.looking():
-                    headers = await self._parts.conditional.checked(request.name, request.origin_headers)
-                request = msgspec.structs.replace(request, origin_headers=headers)
+                request = await self._judged(passed, request)
                 if held is not None:
                     found = await self._send_held(request, held)
                     if keep:
@@ -278,6 +281,40 @@ class Writer:
                         passed.keep = partial(self._keep, request, content, copy.kept(), found)
                 passed.is_unknown = found.is_earlier_unknown
         return PutResult(found.etag, int(self._parts.clock.wall_s()), content.checksums(), found.headers)
+
+    async def _put_spooled(self, request: PutRequest, content: Content, *, keep: bool) -> PutResult:
+        """Take a body in on disk to learn its length, then send it; what was taken in is the copy that is kept.
+
+        Raises:
+            OverloadedError: There is no room for it; nothing of it was read.
+        """
+        replaces = not is_conditional(request.origin_headers)
+        spool = await self._parts.inlet.spool(content)
+        if spool is None:
+            raise OverloadedError(f"no room for {content.size} bytes here", retry_after_s=BUSY_RETRY_S)
+        with spool:
+            with self._parts.inlet.watching_disk():
+                intake = await spool.take()
+            body = self._parts.outgoing.body(
+                intake.extents,
+                ByteRange(0, intake.size),
+                md5_hex=intake.md5_hex,
+                checksums=content.checksums(),
+            )
+            body = without_told(body, request.origin_headers)
+            async with self._parts.through.operation(request.name, replaces=replaces) as passed:
+                request = await self._judged(passed, request)
+                found = await self._parts.origin.put_object(request.name, self._headers(request), body)
+                if keep:
+                    passed.keep = partial(self._keep, request, content, intake, found)
+                passed.is_unknown = found.is_earlier_unknown
+        return PutResult(found.etag, int(self._parts.clock.wall_s()), content.checksums(), found.headers)
+
+    async def _judged(self, passed: Passed, request: PutRequest) -> PutRequest:
+        """Hold the conditions of a write against what is there; give it with those that the origin is still to judge."""
+        with passed.looking():
+            headers = await self._parts.conditional.checked(request.name, request.origin_headers)
+        return msgspec.structs.replace(request, origin_headers=headers)
 
     async def _send_held(self, request: PutRequest, held: HeldContent) -> WriteAnswer:
         """Send a body that is whole in memory, so that it can be sent again, with a digest for the origin to verify."""
@@ -351,6 +388,16 @@ async def write_turn(
                 check_writable(name)
                 yield
                 return
+
+
+def without_told(body: OutgoingBody, told: Headers) -> OutgoingBody:
+    """Leave out of a body's digests those that `told` has as headers; the origin wants one checksum at most."""
+    names = {name for name, _ in told}
+    if any(name.startswith(CHECKSUM_PREFIX) for name in names):
+        return msgspec.structs.replace(body, md5="", checksums=())
+    if body.checksums or "content-md5" in names:
+        return msgspec.structs.replace(body, md5="")
+    return body
 
 
 async def held_body(held: HeldContent, told: Headers, workers: Workers) -> OutgoingBody:

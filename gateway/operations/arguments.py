@@ -16,6 +16,9 @@ GENERATION: Final = "x-forebay-generation"
 
 WRITE_HEADERS_BYTES_MAX: Final = 8 * KIB
 
+COUNT_MAX: Final = 2**31 - 1
+"""The greatest number that a listing may ask for; S3 gives less, and says how much (AWS "ListObjectsV2")."""
+
 _DURABILITIES: Final[Mapping[str, WriteMode]] = {"origin": WriteMode.THROUGH, "disk": WriteMode.BACK}
 
 
@@ -90,14 +93,14 @@ def count_parameter(request: S3Request, name: str, *, default: int, most: int) -
     """Read a number of the query such as `max-keys`; more than `most` means `most`.
 
     Raises:
-        S3Error: InvalidArgument: no number, or negative.
+        S3Error: InvalidArgument: no number, negative, or over COUNT_MAX.
     """
     text = request.query.get(name)
     if text is None or text == "":
         return default
-    if text.isascii() and text.isdecimal() and len(text) <= 18:
+    if text.isascii() and text.isdecimal() and len(text) <= 18 and int(text) <= COUNT_MAX:
         return min(int(text), most)
-    message = f"Argument {name} must be an integer between 0 and 2147483647"
+    message = f"Argument {name} must be an integer between 0 and {COUNT_MAX}"
     raise invalid_argument(name, text, message)
 
 

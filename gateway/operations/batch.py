@@ -14,12 +14,18 @@ async def delete_objects(context: OperationContext, request: S3Request) -> S3Res
     _require_digest(request)
     wanted = parse_delete(await context.body.read_small(DOCUMENT_BYTES_MAX))
     refused = {line: error for line, error in enumerate(map(_refusal, wanted.objects)) if error is not None}
-    keys = [line.key for number, line in enumerate(wanted.objects) if number not in refused]
-    results = iter(
-        await context.store.delete_objects(request.bucket, keys, credential_id=context.credential_id)
-        if keys
-        else ()
+    # Each key once: deletes of one key take their turns one after the other, and a thousand would each sync for themselves.
+    keys = list(
+        dict.fromkeys(line.key for number, line in enumerate(wanted.objects) if number not in refused)
     )
+    results = {
+        result.key: result
+        for result in (
+            await context.store.delete_objects(request.bucket, keys, credential_id=context.credential_id)
+            if keys
+            else ()
+        )
+    }
     deleted: list[documents_out.DeletedEntry] = []
     failures: list[documents_out.DeleteFailure] = []
     for number, line in enumerate(wanted.objects):
@@ -29,7 +35,7 @@ async def delete_objects(context: OperationContext, request: S3Request) -> S3Res
                 documents_out.DeleteFailure(line.key, error.code, error.message, line.version_id or "")
             )
             continue
-        result = next(results)
+        result = results[line.key]
         if result.code:
             failures.append(
                 documents_out.DeleteFailure(line.key, result.code, result.message, result.version_id)

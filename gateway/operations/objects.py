@@ -222,7 +222,9 @@ def _not_modified(wish: _Wish, opened: OpenObject) -> S3Response | None:
     record = opened.record
     outcome = evaluate(wish.conditions, record.etag, record.last_modified_s)
     if outcome is Outcome.PRECONDITION_FAILED:
-        raise S3Error(ErrorCode.PRECONDITION_FAILED)
+        # If-Match, where it is sent, is the only one of the two that is looked at.
+        name = "If-Unmodified-Since" if wish.conditions.if_match is None else "If-Match"
+        raise S3Error(ErrorCode.PRECONDITION_FAILED, extra={"Condition": name})
     if outcome is Outcome.PASS:
         return None
     kept = tuple(pair for pair in record.headers if pair[0] in {"cache-control", "expires"})

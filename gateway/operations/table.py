@@ -6,6 +6,7 @@ from typing import Final
 
 from gateway.context import OperationContext, Operator, S3Response
 from gateway.operations import batch, buckets, copy, listing, multipart, objects, relay
+from gateway.operations.post import as_form
 from gateway.operations.published import under_targets
 from gateway.s3.request import S3Request
 from gateway.s3.routes import Operation
@@ -29,6 +30,7 @@ OPERATIONS: Final[Mapping[Operation, Operator]] = MappingProxyType(
         Operation.LIST_OBJECTS: listing.list_objects,
         Operation.LIST_OBJECTS_V2: listing.list_objects_v2,
         Operation.LIST_PARTS: multipart.list_parts,
+        Operation.POST_OBJECT: as_form(objects.put_object),
         Operation.PUT_OBJECT: objects.put_object,
         Operation.UPLOAD_PART: multipart.upload_part,
         Operation.UPLOAD_PART_COPY: copy.upload_part_copy,

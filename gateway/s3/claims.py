@@ -39,9 +39,10 @@ _UTC_ZONES: Final = ("GMT", "+0000", "-0000")
 _REGION: Final = re.compile(r"[^\s,]{1,64}")
 _TERMS_CHARACTERS_MAX: Final = 8192
 """Of the Authorization header before the signature; bounds what is remembered of it."""
-_NOT_OURS: Final = (
+NOT_OURS: Final = (
     "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
 )
+"""Told to who signs with Signature Version 2 or 4A."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -88,7 +89,7 @@ def read_claim(request: S3Request, now_s: float) -> Claim:
     if in_query:
         return _query_claim(request, now_s)
     if "AWSAccessKeyId" in query and "Signature" in query:
-        raise S3Error(ErrorCode.INVALID_REQUEST, _NOT_OURS)
+        raise S3Error(ErrorCode.INVALID_REQUEST, NOT_OURS)
     raise S3Error(ErrorCode.ACCESS_DENIED)
 
 
@@ -109,7 +110,7 @@ def _header_claim(request: S3Request, authorization: str, now_s: float) -> Claim
     algorithm, _, rest = authorization.partition(" ")
     if algorithm != signing.ALGORITHM:
         if algorithm in {"AWS", _ASYMMETRIC}:
-            raise S3Error(ErrorCode.INVALID_REQUEST, _NOT_OURS)
+            raise S3Error(ErrorCode.INVALID_REQUEST, NOT_OURS)
         raise invalid_argument("Authorization", authorization, "Unsupported Authorization Type")
     amz_date, sent_at_s = _header_date(request)
     if abs(now_s - sent_at_s) > CLOCK_SKEW_S_MAX:
@@ -144,7 +145,7 @@ def _header_terms(head: str, date: str) -> tuple[str, str, str, tuple[str, ...]]
     )
     if fields.keys() != {"Credential", "SignedHeaders"}:
         return "it has exactly the components Credential, SignedHeaders and, at the end, Signature"
-    parts = _scope_parts(fields["Credential"], date)
+    parts = scope_parts(fields["Credential"], date)
     return parts if isinstance(parts, str) else (*parts, _names(fields["SignedHeaders"]))
 
 
@@ -184,7 +185,7 @@ def _query_claim(request: S3Request, now_s: float) -> Claim:
     sent_at_s = parse_amz_date(amz_date)
     if sent_at_s is None:
         raise _malformed_query("X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\"")
-    parts = _scope_parts(values[_CREDENTIAL], amz_date[:8])
+    parts = scope_parts(values[_CREDENTIAL], amz_date[:8])
     if isinstance(parts, str):
         raise _malformed_query(f"Error parsing the X-Amz-Credential parameter: {parts}")
     _check_life(values["X-Amz-Expires"], sent_at_s, now_s)
@@ -214,7 +215,7 @@ def _check_life(expires: str, sent_at_s: float, now_s: float) -> None:
         )
 
 
-def _scope_parts(credential: str, request_date: str) -> tuple[str, str, str] | str:
+def scope_parts(credential: str, request_date: str) -> tuple[str, str, str] | str:
     """Take `key/date/region/s3/aws4_request` apart: access key, date, region; or say what is wrong with it."""
     parts = credential.rsplit("/", 4)
     if len(parts) != 5 or not parts[0]:

@@ -1,4 +1,4 @@
-"""The XML documents that clients send: DeleteObjects, CompleteMultipartUpload, CreateBucket.
+"""The XML documents that clients send: DeleteObjects, CompleteMultipartUpload, CreateBucket, the tags of a form.
 
 Read with defusedxml straight into a small tree whose depth and number of elements are bounded while it grows, because the
 sender decides what is in there. Namespaces are ignored (clients send S3's, none, or an old one). Anything that is not of the
@@ -16,6 +16,7 @@ from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import DefusedXMLParser, ParseError
 
 from gateway.s3.errors import ErrorCode, S3Error
+from gateway.s3.tagging import Tags
 from storage.types import Checksum, ChecksumAlgorithm, ChecksumType
 
 DOCUMENT_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -183,6 +184,24 @@ def parse_bucket_configuration(document: bytes) -> BucketConfiguration:
         else:
             _refuse()
     return BucketConfiguration(location, is_plain)
+
+
+def parse_tagging(document: bytes) -> Tags:
+    """Read a Tagging document; its tags are not checked.
+
+    Raises:
+        S3Error: MalformedXML: not of the schema.
+    """
+    sets = _parse(document, "Tagging")
+    if len(sets) != 1 or sets[0].tag != "TagSet":
+        _refuse()
+    tags: list[tuple[str, str]] = []
+    for element in sets[0].parts():
+        texts = _texts(element)
+        if element.tag != "Tag" or texts.keys() != {"Key", "Value"}:
+            _refuse()
+        tags.append((texts["Key"], texts["Value"]))
+    return tuple(tags)
 
 
 def _parse(document: bytes, root: str) -> list[_Element]:

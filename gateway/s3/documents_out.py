@@ -308,6 +308,14 @@ def delete_result(deleted: Sequence[DeletedEntry], failures: Sequence[DeleteFail
     return _document("DeleteResult", f"{''.join(done)}{''.join(failed)}")
 
 
+def post_response(location: str, bucket: str, key: str, etag: str) -> bytes:
+    """Write PostObject's answer of status 201, which has no namespace (AWS "POST Object")."""
+    return (
+        f"{XML_DECLARATION}<PostResponse><Location>{escape(location)}</Location><Bucket>{escape(bucket)}</Bucket>"
+        f"<Key>{escape(key)}</Key><ETag>&quot;{escape(etag)}&quot;</ETag></PostResponse>"
+    ).encode("utf-8", "replace")
+
+
 def _document(root: str, body: str) -> bytes:
     text = f'{XML_DECLARATION}<{root} xmlns="{XML_NAMESPACE}">{body}</{root}>'
     return text.encode("utf-8", "replace")

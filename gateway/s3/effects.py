@@ -139,7 +139,6 @@ EFFECTS: Final[Mapping[Operation, Effect]] = MappingProxyType(
 REFUSED: Final[Mapping[Operation, str]] = MappingProxyType(
     {
         Operation.CREATE_SESSION: "It hands out keys of the origin's, which the gateway could not check.",
-        Operation.POST_OBJECT: "A browser's form is signed over its policy document and cannot be signed anew.",
         Operation.RENAME_OBJECT: "It names two objects, of which the gateway would keep only one in step.",
     }
 )

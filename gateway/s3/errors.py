@@ -39,15 +39,18 @@ class ErrorCode(StrEnum):
     INVALID_PART = "InvalidPart"
     INVALID_PART_NUMBER = "InvalidPartNumber"
     INVALID_PART_ORDER = "InvalidPartOrder"
+    INVALID_POLICY_DOCUMENT = "InvalidPolicyDocument"
     INVALID_RANGE = "InvalidRange"
     INVALID_REQUEST = "InvalidRequest"
     INVALID_STORAGE_CLASS = "InvalidStorageClass"
     INVALID_TAG = "InvalidTag"
     INVALID_URI = "InvalidURI"
     KEY_TOO_LONG = "KeyTooLongError"
+    MALFORMED_POST_REQUEST = "MalformedPOSTRequest"
     MALFORMED_TRAILER = "MalformedTrailerError"
     MALFORMED_XML = "MalformedXML"
     MAX_MESSAGE_LENGTH_EXCEEDED = "MaxMessageLengthExceeded"
+    MAX_POST_PRE_DATA_LENGTH_EXCEEDED = "MaxPostPreDataLengthExceededError"
     METADATA_TOO_LARGE = "MetadataTooLarge"
     METHOD_NOT_ALLOWED = "MethodNotAllowed"
     MISSING_CONTENT_LENGTH = "MissingContentLength"
@@ -61,6 +64,7 @@ class ErrorCode(StrEnum):
     OPERATION_ABORTED = "OperationAborted"
     PRECONDITION_FAILED = "PreconditionFailed"
     REQUEST_HEADER_SECTION_TOO_LARGE = "RequestHeaderSectionTooLarge"
+    REQUEST_IS_NOT_MULTIPART = "RequestIsNotMultiPartContent"
     REQUEST_TIME_TOO_SKEWED = "RequestTimeTooSkewed"
     REQUEST_TIMEOUT = "RequestTimeout"
     SERVICE_UNAVAILABLE = "ServiceUnavailable"
@@ -83,7 +87,7 @@ ERRORS: Final[Mapping[str, tuple[int, str]]] = MappingProxyType(
             400,
             "The Content-MD5 or checksum value you specified did not match what we received.",
         ),
-        ErrorCode.BAD_REQUEST: (400, "Bad Request"),
+        ErrorCode.BAD_REQUEST: (400, "An error occurred when parsing the HTTP request."),
         ErrorCode.BUCKET_ALREADY_EXISTS: (409, "The requested bucket name is not available."),
         ErrorCode.BUCKET_ALREADY_OWNED_BY_YOU: (
             409,
@@ -127,18 +131,30 @@ ERRORS: Final[Mapping[str, tuple[int, str]]] = MappingProxyType(
             400,
             "The list of parts was not in ascending order. Parts must be ordered by part number.",
         ),
+        ErrorCode.INVALID_POLICY_DOCUMENT: (
+            400,
+            "The content of the form does not meet the conditions specified in the policy document.",
+        ),
         ErrorCode.INVALID_RANGE: (416, "The requested range is not satisfiable."),
         ErrorCode.INVALID_REQUEST: (400, "The request is not valid."),
         ErrorCode.INVALID_STORAGE_CLASS: (400, "The storage class you specified is not valid."),
         ErrorCode.INVALID_TAG: (400, "The tag provided was not a valid tag."),
         ErrorCode.INVALID_URI: (400, "Couldn't parse the specified URI."),
         ErrorCode.KEY_TOO_LONG: (400, "Your key is too long."),
+        ErrorCode.MALFORMED_POST_REQUEST: (
+            400,
+            "The body of your POST request is not well-formed multipart/form-data.",
+        ),
         ErrorCode.MALFORMED_TRAILER: (400, "The request contained trailing data that was not well-formed."),
         ErrorCode.MALFORMED_XML: (
             400,
             "The XML you provided was not well-formed or did not validate against our published schema.",
         ),
         ErrorCode.MAX_MESSAGE_LENGTH_EXCEEDED: (400, "Your request was too large."),
+        ErrorCode.MAX_POST_PRE_DATA_LENGTH_EXCEEDED: (
+            400,
+            "Your POST request fields preceding the upload file were too large.",
+        ),
         ErrorCode.METADATA_TOO_LARGE: (
             400,
             "Your metadata headers exceed the maximum allowed metadata size.",
@@ -166,6 +182,10 @@ ERRORS: Final[Mapping[str, tuple[int, str]]] = MappingProxyType(
         ErrorCode.REQUEST_HEADER_SECTION_TOO_LARGE: (
             400,
             "Your request header section exceeds the maximum allowed size.",
+        ),
+        ErrorCode.REQUEST_IS_NOT_MULTIPART: (
+            400,
+            "Bucket POST must be of the enclosure-type multipart/form-data.",
         ),
         ErrorCode.REQUEST_TIME_TOO_SKEWED: (
             403,

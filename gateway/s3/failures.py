@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from gateway.s3.errors import ERRORS, ErrorCode, S3Error
+from gateway.s3.request import S3Request
 from storage import errors
 
 CODES: Final[Mapping[type[errors.StorageError], ErrorCode]] = MappingProxyType(
@@ -81,6 +82,17 @@ _CREDENTIAL_CODES: Final = frozenset(
         "AuthorizationHeaderMalformed",
     }
 )
+_NAMED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        ErrorCode.BUCKET_ALREADY_EXISTS: ("BucketName",),
+        ErrorCode.BUCKET_ALREADY_OWNED_BY_YOU: ("BucketName",),
+        ErrorCode.BUCKET_NOT_EMPTY: ("BucketName",),
+        ErrorCode.NO_SUCH_BUCKET: ("BucketName",),
+        ErrorCode.NO_SUCH_KEY: ("Key",),
+        ErrorCode.NO_SUCH_UPLOAD: ("UploadId",),
+        ErrorCode.NO_SUCH_VERSION: ("Key", "VersionId"),
+    }
+)
 # An answer to HEAD has no document, so only the status says what was meant.
 _CODES_BY_STATUS: Final[Mapping[int, ErrorCode]] = MappingProxyType(
     {
@@ -106,6 +118,23 @@ def to_s3_error(error: errors.StorageError) -> S3Error:
         return S3Error(code, message)
     wait_s = _RETRY_AFTER_S if error.retry_after_s is None else error.retry_after_s
     return S3Error(code, message, headers={"Retry-After": str(max(_RETRY_AFTER_S, math.ceil(wait_s)))})
+
+
+def with_names(error: S3Error, request: S3Request) -> S3Error:
+    """Say in an error which of the request's names it is about, in the elements that S3 has for it.
+
+    Left as it is where it says more already, or may be about the source of a copy.
+    """
+    if error.extra or "x-amz-copy-source" in request.headers:
+        return error
+    names = {
+        "Key": request.key,
+        "BucketName": request.bucket,
+        "UploadId": request.query.get("uploadId") or "",
+        "VersionId": request.query.get("versionId") or "",
+    }
+    extra = {element: names[element] for element in _NAMED.get(error.code, ()) if names[element]}
+    return S3Error(error.code, error.message, status=error.status, extra=extra, headers=error.headers)
 
 
 def _is_refusal(error: errors.OriginError) -> bool:

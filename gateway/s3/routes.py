@@ -424,6 +424,19 @@ def level_of(request: S3Request) -> Level:
     return Level.OBJECT if request.key else Level.BUCKET if request.bucket else Level.SERVICE
 
 
+def is_form(request: S3Request) -> bool:
+    """Say whether a request is a POST upload, the one operation whose signature is in its body.
+
+    A POST on a bucket without sub-resources is nothing else, whatever its headers say. What no operation is, is no form.
+    """
+    if request.method != "POST" or request.key or request.bucket in {"", ADMIN_BUCKET}:
+        return False
+    try:
+        return route(request) is Operation.POST_OBJECT
+    except S3Error:
+        return False
+
+
 def part_number(request: S3Request) -> int | None:
     """Give the query's partNumber, 1 to 10,000; None where it was not sent.
 

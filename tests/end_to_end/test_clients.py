@@ -16,6 +16,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]  # it ships no types
 import pytest
 import s3fs  # type: ignore[import-untyped]  # it ships no types
 from botocore.config import Config  # type: ignore[import-untyped]  # it ships no types
+from urllib3.filepost import encode_multipart_formdata
 
 from storage.types import MIB
 from tests.end_to_end.content import content, differences, make_tree, note_figure
@@ -256,6 +257,40 @@ def test_presigned_url_is_refused_when_it_was_changed(served: Served) -> None:
     other_method.value.close()
 
     assert statuses == (403, 403)
+
+
+# --- browser forms --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fields", [{}, {"acl": "private"}], ids=["write-back", "through"])
+@pytest.mark.parametrize("size", [1000, 20 * MIB])
+def test_forms_are_uploads_when_boto3_signs_and_urllib3_sends_them(
+    served: Served, fields: dict[str, str], size: int
+) -> None:
+    """The origin has the file with its type and metadata, whether the form was acknowledged from the disk or had to go through."""
+    key, data = f"forms/{len(fields)}-{size}", content(size, size)
+    told = {"Content-Type": "text/x-form", "x-amz-meta-a": "b", **fields}
+    presigned = served.gateway.client(config=PRESIGNING).generate_presigned_post(
+        served.bucket,
+        key,
+        Fields={**told, "success_action_status": "201"},
+        Conditions=[
+            *({n: v} for n, v in told.items()),
+            {"success_action_status": "201"},
+            ["content-length-range", 0, size],
+        ],
+    )
+    body, content_type = encode_multipart_formdata([*presigned["fields"].items(), ("file", ("f.bin", data))])
+
+    with urlopen(Request(presigned["url"], body, {"content-type": content_type}), timeout=30) as answer:
+        status, document = answer.status, answer.read()
+    served.gateway.flush(f"s3://{served.bucket}/forms/")
+    found = served.origin.client().get_object(Bucket=served.bucket, Key=key)
+
+    assert status == 201
+    assert f"<Key>{key}</Key>".encode() in document
+    assert found["Body"].read() == data
+    assert (found["ContentType"], found["Metadata"]) == ("text/x-form", {"a": "b"})
 
 
 # --- boto3's checksums ---------------------------------------------------------------------------------------------------

@@ -166,6 +166,7 @@ class FakeStore:
         self.opened: list[FakeOpenObject] = []
         self.put_requests: list[PutRequest] = []
         self.upload_requests: list[UploadRequest] = []
+        self.deleted: list[str] = []
         self.copies: list[tuple[ObjectName, ObjectName, HeaderPairs]] = []
         self.is_writable = True
         self.barriers: dict[int, BarrierReport] = {}
@@ -265,6 +266,7 @@ class FakeStore:
         self, bucket: str, keys: Sequence[str], *, credential_id: str = ""
     ) -> tuple[DeleteResult, ...]:
         await self._called("delete_objects")
+        self.deleted += keys
         for key in keys:
             self._bucket(bucket).pop(key, None)
         return tuple(DeleteResult(key) for key in keys)

@@ -15,11 +15,16 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from typing import TYPE_CHECKING
 from urllib.parse import quote_plus, unquote
 from xml.sax.saxutils import escape
 
 from awscrt import checksums  # type: ignore[import-untyped]  # it ships no types
-from defusedxml.ElementTree import fromstring
+from defusedxml.common import DefusedXmlException
+from defusedxml.ElementTree import ParseError, fromstring
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 STORED = (
@@ -133,6 +138,15 @@ class S3Error(Exception):
         super().__init__(code)
         self.reply = error_reply(status, code, message)
         self.reply.headers.update({name.replace("_", "-"): value for name, value in headers.items()})
+
+
+def parsed(body: bytes) -> "Element":
+    """Read a document, or refuse it as S3 does."""
+    try:
+        return fromstring(body)
+    except (ParseError, DefusedXmlException, ValueError, LookupError) as error:
+        # The last two: an encoding declared that is wrong or unknown.
+        raise S3Error(400, "MalformedXML") from error
 
 
 def error_reply(status: int, code: str, message: str = "", region: str = "") -> Reply:
@@ -519,7 +533,7 @@ class OriginStore:
             raise S3Error(400, "InvalidRequest", "Missing required header for this request: Content-MD5")
         verified(request)
         lines = []
-        for element in fromstring(request.body):
+        for element in parsed(request.body):
             if not element.tag.endswith("Object"):
                 continue
             key = next(child.text or "" for child in element if child.tag.endswith("Key"))
@@ -537,7 +551,7 @@ class OriginStore:
         found = self._find(request.bucket, request.key)
         pairs: list[str] = []
         if request.method == "PUT":
-            tags = [tag for tag in fromstring(request.body).iter() if tag.tag.rpartition("}")[2] == "Tag"]
+            tags = [tag for tag in parsed(request.body).iter() if tag.tag.rpartition("}")[2] == "Tag"]
             pairs = ["=".join(quote_plus(child.text or "") for child in tag) for tag in tags]
         self.buckets[request.bucket].objects[request.key] = Stored(
             found.body,
@@ -717,7 +731,7 @@ def document(name: str, body: str) -> Reply:
 
 def find(body: bytes, name: str) -> str:
     """Find the text of the first element of that name, "" for none."""
-    for element in fromstring(body).iter():
+    for element in parsed(body).iter():
         if element.tag.rpartition("}")[2] == name:
             return element.text or ""
     return ""
@@ -848,7 +862,7 @@ def verified(request: Received) -> dict[str, str]:
 def named_parts(body: bytes) -> list[tuple[int, str]]:
     """Read a Complete request."""
     parts = []
-    for element in fromstring(body):
+    for element in parsed(body):
         if element.tag.rpartition("}")[2] == "Part":
             fields = {child.tag.rpartition("}")[2]: child.text or "" for child in element}
             parts.append((int(fields["PartNumber"]), fields["ETag"]))

@@ -7,7 +7,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from storage.listing import ListEntry, ListQuery
 from storage.records import ObjectRecord
-from storage.requests import BarrierReport, CompletedPart, PutRequest, PutResult, UploadRequest
+from storage.requests import (
+    BarrierReport,
+    BoundedContent,
+    CompletedPart,
+    PutRequest,
+    PutResult,
+    UploadRequest,
+)
 from storage.types import MIB, Checksum, ObjectName
 from tests.fakes.running_engine import BUCKET, BytesContent, RunningEngine
 
@@ -143,6 +150,31 @@ class SlowContent:
         for start in range(0, self.size, self._piece_bytes):
             await asyncio.sleep(self._pause_s)
             yield self._data[start : start + self._piece_bytes]
+
+    def checksums(self) -> tuple[Checksum, ...]:
+        """None are declared."""
+        return ()
+
+
+class FormFile(BoundedContent):
+    """A body that says at its head only that it is `spare` bytes longer at most, and may fail at its end."""
+
+    def __init__(self, data: bytes, spare: int, error: Exception | None = None) -> None:
+        self._data = data
+        self._spare = spare
+        self._error = error
+
+    @property
+    def size(self) -> int:
+        """The most that may come."""
+        return len(self._data) + self._spare
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the pieces."""
+        for start in range(0, len(self._data), MIB):
+            yield self._data[start : start + MIB]
+        if self._error is not None:
+            raise self._error
 
     def checksums(self) -> tuple[Checksum, ...]:
         """None are declared."""

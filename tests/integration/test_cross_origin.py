@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from gateway import cross_origin
+from tests.fakes.forms import TYPE, form, signed_fields
 from tests.fakes.gateway import Answer, RunningGateway, running_gateway
 from tests.fakes.origin_faults import Fault
 from tests.fakes.running_engine import BUCKET, PlainBuckets, RunningEngine, running_engine
@@ -228,3 +229,19 @@ async def test_the_table_is_bounded(site: Site, monkeypatch: pytest.MonkeyPatch)
         await site.send("OPTIONS", f"/bucket-{number}/k", PREFLIGHT)
 
     assert len(site.gateway.server._cross_origin._known) == 3
+
+
+async def test_a_form_from_another_sites_page_is_answered_as_the_rules_say(site: Site) -> None:
+    """A form that is stored and one that is refused both say what the page may see."""
+    site.documents[BUCKET, "", "cors"] = RULES.replace(b"GET", b"POST")
+    answers = []
+    for fields in (signed_fields({"key": "k"}), {"key": "k"}):
+        body = form(fields, b"x")
+        connection = await site.gateway.connect()
+        head = f"POST /{BUCKET} HTTP/1.1\r\nhost: gateway\r\ncontent-type: {TYPE}\r\ncontent-length: {len(body)}\r\n"
+        await connection.send(f"{head}origin: {PAGE['origin']}\r\n\r\n".encode() + body)
+        answers.append(await connection.answer())
+
+    assert [answer.status for answer in answers] == [204, 403]
+    assert all(a.headers["access-control-allow-origin"] == PAGE["origin"] for a in answers)
+    assert (await site.running.get("k")).data == b"x"

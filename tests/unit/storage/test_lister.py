@@ -372,3 +372,36 @@ def test_whatever_is_flushed_during_a_listing_keys_that_nobody_writes_are_listed
     may = must | {rolled_up(key) for key in at_start | touched}
     assert names == sorted(set(names))
     assert must <= set(names) <= may
+
+
+@pytest.mark.parametrize(("delimiter", "pages_max"), [("", 102), ("/", 40)])
+def test_a_hundred_thousand_keys_are_paged_when_most_of_them_are_dirty(
+    delimiter: str, pages_max: int
+) -> None:
+    """20,000 tombstones and 40,000 puts in between: each line once and in order, and little is held or asked for at a time."""
+    names = [f"d{number // 500:03}/{number:06}" for number in range(100_000)]
+    world = World(*names)
+    put = encode(OverlayRecord(FORMAT, 1, is_tombstone=False, size=2, etag="of-overlay"))
+    tombstone = encode(OverlayRecord(FORMAT, 1, is_tombstone=True))
+    rows = dict.fromkeys(names[::5], tombstone)
+    rows |= {f"{name}+": put for name in names[1::5]} | dict.fromkeys(names[2::5], put)
+    world.index.write(
+        [IndexWrite(Family.OVERLAY, keys.object_key(BUCKET, name), value) for name, value in rows.items()]
+    )
+    world.state.dirty_keys[BUCKET] = len(rows)
+    scan, asked = world.index.scan, list[int]()
+
+    def counted(family: Family, start: bytes, stop: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:
+        asked.append(limit)
+        return scan(family, start, stop, limit)
+
+    world.index.scan = counted  # type: ignore[method-assign,assignment]  # a wiretap
+    left = sorted({*names, *rows} - {name for name, value in rows.items() if value is tombstone})
+    expected = sorted({name[:5] for name in left}) if delimiter else left
+
+    listed = world.all_names(ListQuery(BUCKET, delimiter=delimiter))
+
+    assert listed == expected
+    assert len(world.origin.asked) <= pages_max
+    assert max(asked) <= 2000
+    assert len(asked) <= 3 * pages_max

@@ -21,7 +21,9 @@ from storage.listing import (
 from storage.records import OverlayRecord
 from storage.types import Checksum, ChecksumAlgorithm, ChecksumType
 
-KEYS = st.text(alphabet="ab/-\u00e9\U0010ffff", min_size=1, max_size=6)
+# U+FFFF comes before U+10000 in UTF-8, and behind it where an implementation sorts by UTF-16.
+KEYS = st.text(alphabet="ab/-\u00e9\uffff\U00010000\U0010ffff", min_size=1, max_size=6)
+HESITATED = "hesitated:"
 DELIMITERS = st.sampled_from(["/", "a", "--", ""])
 
 
@@ -41,9 +43,15 @@ def tombstone(key: str) -> OverlayEntry:
 
 
 class FakeOrigin:
-    """Lists keys as ListObjectsV2; `skips_groups` says what it does with a start inside a group."""
+    """Lists keys as ListObjectsV2; `skips_groups` says what it does with a start inside a group.
 
-    def __init__(self, keys: set[str], *, page_max: int = 1000, skips_groups: bool = True) -> None:
+    One that `hesitates` gives an empty page first, truncated, with a token for the one that was asked for.
+    """
+
+    def __init__(
+        self, keys: set[str], *, page_max: int = 1000, skips_groups: bool = True, hesitates: bool = False
+    ) -> None:
+        self.hesitates = hesitates
         self.keys = keys
         self.page_max = page_max
         self.skips_groups = skips_groups
@@ -53,12 +61,15 @@ class FakeOrigin:
         self.asked.append(need)
         assert 1 <= need.max_keys <= 1000
         query = ListQuery(need.bucket, need.prefix, need.delimiter)
-        start_after = need.token or need.start_after
+        if self.hesitates and not need.token:
+            return OriginPage((), is_truncated=True, next_token=f"{HESITATED}{need.start_after}")
+        token = "" if need.token.startswith(HESITATED) else need.token
+        start_after = token or need.token.removeprefix(HESITATED) or need.start_after
         elements: dict[str, ListEntry | None] = {}
         for key in sorted(self.keys):
             group = query.group_of(key)
             name = key if group is None else group
-            is_past = (name > start_after) if need.token or self.skips_groups else key > start_after
+            is_past = (name > start_after) if token or self.skips_groups else key > start_after
             if key.startswith(need.prefix) and is_past:
                 elements[name] = entry(key) if group is None else None
         names = list(elements)[: min(self.page_max, need.max_keys)]
@@ -122,6 +133,7 @@ def elements_of(result: ListResult) -> list[tuple[str, str]]:
     page_max=st.one_of(st.integers(1, 3), st.just(1000)),
     chunk_max=st.one_of(st.integers(1, 3), st.just(2000)),
     skips_groups=st.booleans(),
+    hesitates=st.booleans(),
     start=st.one_of(st.just(Position()), st.builds(Position, KEYS)),
 )
 @example(
@@ -134,6 +146,7 @@ def elements_of(result: ListResult) -> list[tuple[str, str]]:
     page_max=1,
     chunk_max=1,
     skips_groups=False,
+    hesitates=False,
     start=Position(),
 )
 @example(
@@ -146,6 +159,7 @@ def elements_of(result: ListResult) -> list[tuple[str, str]]:
     page_max=1,
     chunk_max=1,
     skips_groups=False,
+    hesitates=False,
     start=Position(),
 )
 def test_pages_together_are_the_whole_listing_when_both_sides_have_keys(  # noqa: PLR0917  the drawn world
@@ -158,6 +172,7 @@ def test_pages_together_are_the_whole_listing_when_both_sides_have_keys(  # noqa
     page_max: int,
     chunk_max: int,
     skips_groups: bool,
+    hesitates: bool,
     start: Position,
 ) -> None:
     """Any page size gives each element once, in byte order, at most max_keys a page, and truncated exactly while more follow."""
@@ -165,7 +180,7 @@ def test_pages_together_are_the_whole_listing_when_both_sides_have_keys(  # noqa
     states = dict(overlaid)
     states |= {known[i % len(known)]: False for i in deleted if known}
     overlay = [put(key) if is_put else tombstone(key) for key, is_put in sorted(states.items())]
-    origin = FakeOrigin(origin_keys, page_max=page_max, skips_groups=skips_groups)
+    origin = FakeOrigin(origin_keys, page_max=page_max, skips_groups=skips_groups, hesitates=hesitates)
     query = ListQuery("bucket", prefix, delimiter, start, max_keys)
     expected = brute_force(query, origin_keys, overlay)
 

@@ -98,3 +98,14 @@ async def test_a_thousand_long_keys_are_deleted_when_they_come_at_once(gateway: 
 
     assert len(done["Deleted"]) == 1000
     assert raised.value.response["Error"]["Code"] == "MalformedXML"
+
+
+async def test_a_key_is_deleted_once_when_it_is_named_often(gateway: RunningGateway) -> None:
+    """B29: each line has its answer, and a document that repeats one key a thousand times costs one delete."""
+    gateway.store.put("bucket", "k", b"x")
+
+    answer = await delete(gateway, f"<Delete>{'<Object><Key>k</Key></Object>' * 1000}</Delete>")
+
+    assert answer.status == 200
+    assert answer.body.count(b"<Deleted><Key>k</Key></Deleted>") == 1000
+    assert gateway.store.deleted == ["k"]

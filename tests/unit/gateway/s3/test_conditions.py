@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 
 from gateway.s3.conditions import (
@@ -103,3 +105,26 @@ def test_read_conditions_says_so_when_there_is_none() -> None:
 def test_if_range_holds_only_when_it_names_this_version(header: str | None, holds: bool) -> None:
     """A range of a version the client does not have is never sent as if it were of its own."""
     assert if_range_holds(header, ETAG, LAST_MODIFIED_S) is holds
+
+
+ETAGS = [None, f'"{ETAG}"', '"other"', "*", f'"other", "{ETAG}"']
+DATES = [None, BEFORE, SAME, AFTER, "no date"]
+
+
+@pytest.mark.parametrize("if_match", ETAGS)
+@pytest.mark.parametrize("if_none_match", ETAGS)
+def test_evaluate_decides_as_the_table_says_when_any_conditions_meet(
+    if_match: str | None, if_none_match: str | None
+) -> None:
+    """B33: all 625 meetings of the four headers, against RFC 9110 section 13.2.2 written down step by step."""
+    names = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
+    for modified, unmodified in itertools.product(DATES, DATES):
+        sent = dict(zip(names, (if_match, if_none_match, modified, unmodified), strict=True))
+        headers = {name: value for name, value in sent.items() if value is not None}
+
+        # Step 1 and 2: If-Match, or else If-Unmodified-Since; steps 3 and 4: If-None-Match, or else If-Modified-Since.
+        is_refused = if_match == '"other"' if if_match is not None else unmodified == BEFORE
+        is_known = if_none_match != '"other"' if if_none_match is not None else modified in {SAME, AFTER}
+        expected = FAILED if is_refused else NOT_MODIFIED if is_known else PASS
+
+        assert evaluate(read_conditions(headers), ETAG, LAST_MODIFIED_S) is expected, headers
