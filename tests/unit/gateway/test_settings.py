@@ -36,7 +36,7 @@ def test_load_gives_the_defaults_when_nothing_is_set() -> None:
     assert settings.endpoint == "http://127.0.0.1:9000"
     assert settings.cache_size == 10 * GIB
     assert settings.dirty_bytes_limit == 5 * GIB
-    assert settings.body_memory == 48 * MIB
+    assert settings.body_memory == 32 * MIB
     assert settings.upload_ttl == 604_800
     assert (settings.flush_concurrency, settings.origin_concurrency) == (6, 64)
     assert settings.default_policy == Policy()
