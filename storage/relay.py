@@ -29,9 +29,10 @@ from storage.intake import HELD_BODY_BYTES_MAX, HeldBodies, HeldContent
 from storage.origin.answers import RawAnswer
 from storage.origin.client import OriginClient
 from storage.origin.wire import OutgoingBody, checksum_headers
+from storage.relay_guard import RelayGuard
 from storage.requests import Content, RelayReply, RelayRequest
 from storage.through import Through, quarantined_error
-from storage.types import KIB, MIB, CacheResult, ObjectName
+from storage.types import KIB, MIB, CacheResult
 
 ANSWER_BYTES: Final = MIB
 """So much of the answer to a write is read within its turn."""
@@ -95,6 +96,7 @@ class Relay:
 
     def __init__(self, parts: RelayParts) -> None:
         self._parts = parts
+        self._guard = RelayGuard(parts.origin)
 
     async def read(self, request: RelayRequest) -> RelayReply:
         """Relay what changes nothing.
@@ -134,7 +136,7 @@ class Relay:
                     async with self._bucket_closed(request.name.bucket):
                         reply, _ = await self._ask(request, body)
                 case Changes.OBJECTS if request.name.key:
-                    reply = await self._change_objects(request, body, self._object_turn(request.name))
+                    reply = await self._change_objects(request, body, self._object_turn(request))
                 case Changes.OBJECTS:
                     closed = self._bucket_closed(request.name.bucket)
                     reply = await self._change_objects(request, body, closed)
@@ -163,6 +165,7 @@ class Relay:
     async def _change_key(self, request: RelayRequest, body: bytes | OutgoingBody) -> RelayReply:
         async with AsyncExitStack() as undoing:
             async with self._parts.through.operation(request.name) as passed:
+                await self._guard.check(request)
                 reply, passed.is_unknown = await self._ask(request, body)
                 # What fails behind the answer, forgetting above all, leaves nobody to close it.
                 undoing.push_async_callback(reply.body.close)
@@ -190,15 +193,17 @@ class Relay:
         return reply
 
     @asynccontextmanager
-    async def _object_turn(self, name: ObjectName) -> AsyncIterator[None]:
+    async def _object_turn(self, request: RelayRequest) -> AsyncIterator[None]:
         """Hold one object, with its whole bucket at the origin as it was acknowledged.
 
         Its bucket is not closed: a long body would hold up all other writes, which are concurrent with this one.
         """
-        await self._parts.facts.facts(name.bucket)
+        bucket = request.name.bucket
+        await self._parts.facts.facts(bucket)
         # Not within the turn: another operation like this one may have its own turn of what is to be flushed.
-        await self._parts.flusher.waits.flush_bucket(name.bucket)
-        async with self._parts.through.operation(name):
+        await self._parts.flusher.waits.flush_bucket(bucket)
+        async with self._parts.through.operation(request.name):
+            await self._guard.check(request)
             yield
 
     @asynccontextmanager

@@ -15,7 +15,7 @@ from gateway.s3.effects import EFFECTS, REFUSED, unknown_effect
 from gateway.s3.errors import ErrorCode, S3Error
 from gateway.s3.passage import relayed_headers, relayed_query
 from gateway.s3.request import S3Request
-from gateway.s3.routes import Operation, level_of
+from gateway.s3.routes import Operation, level_of, operation_names
 from storage.effects import Effect
 from storage.requests import Content, RelayReply, RelayRequest
 from storage.types import MIB, Checksum
@@ -24,6 +24,9 @@ READ_BODY_BYTES_MAX: Final = MIB
 """The document of a read is taken in whole, so that it can be asked again; SelectObjectContent's is at most 256 KiB."""
 
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE"})
+_PLAIN: Final = frozenset({"PUT", "DELETE"})
+"""The methods by which a request without a sub-resource replaces or deletes the object."""
+
 _OTHER_OBJECTS: Final = ("x-amz-copy-source", "x-amz-rename-source")
 
 
@@ -83,6 +86,7 @@ async def _asked(
         query=relayed_query(request.query.pairs),
         headers=relayed_headers(request.headers.combined, request.query.pairs),
         body=await _document(context, request) if effect.is_read else b"",
+        guarded=operation_names(request) if request.key and request.method in _PLAIN else (),
         credential_id=context.credential_id,
     )
     content = None if effect.is_read else _content(context, request)

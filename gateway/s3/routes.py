@@ -437,6 +437,14 @@ def is_form(request: S3Request) -> bool:
         return False
 
 
+def operation_names(request: S3Request) -> tuple[str, ...]:
+    """Give the query names that make an operation of a request other than the plain one, known here or not, in order."""
+    names = {name for name, _ in request.query.pairs}
+    return tuple(
+        sorted(name for name in names if name not in PARAMETERS and not name.startswith(_PARAMETER_PREFIXES))
+    )
+
+
 def part_number(request: S3Request) -> int | None:
     """Give the query's partNumber, 1 to 10,000; None where it was not sent.
 

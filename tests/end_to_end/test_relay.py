@@ -1,5 +1,6 @@
 """What the gateway relays, as boto3 sees it over real origins: each answer is the origin's own."""
 
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -9,8 +10,17 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # it ships no types
 
+from storage.origin.signing import SigningIdentity, sign_headers
 from tests.end_to_end.origins import Origin
-from tests.end_to_end.processes import ACCESS_KEY, PRESIGNING, SECRET_KEY, S3Client, gateway, s3_client
+from tests.end_to_end.processes import (
+    ACCESS_KEY,
+    PRESIGNING,
+    REGION,
+    SECRET_KEY,
+    S3Client,
+    gateway,
+    s3_client,
+)
 
 TAGS = [{"Key": "robot", "Value": "r2 d2/+"}, {"Key": "run", "Value": "7"}]
 POLICY = '{"Version":"2012-10-17","Statement":[]}'
@@ -169,6 +179,20 @@ def test_what_is_asked_is_answered_as_by_the_origin(
     assert served.client().get_object(Bucket=served.bucket, Key="asked")["Body"].read() == b"bytes"
 
 
+@pytest.mark.parametrize("name", ["newfeature", "annotation&annotationName=a", "encryption", "legal-hold"])
+def test_no_origin_takes_a_subresource_for_the_object(served: Served, name: str) -> None:
+    """B04: both origins replace the object by what is put under a name that they do not know; the gateway does not ask them to."""
+    client = served.client()
+    client.put_object(Bucket=served.bucket, Key="kept", Body=b"bytes")
+    target = f"/{served.bucket}/kept?{name}"
+
+    status = _signed(served.endpoint, "PUT", target, b"<x/>")
+
+    assert status >= 400
+    assert client.get_object(Bucket=served.bucket, Key="kept")["Body"].read() == b"bytes"
+    assert served.origin.client().get_object(Bucket=served.bucket, Key="kept")["Body"].read() == b"bytes"
+
+
 def test_a_presigned_url_of_a_subresource(served: Served) -> None:
     """The URL's signature is checked here and is none at the origin."""
     served.client().put_object(Bucket=served.bucket, Key="signed", Body=b"bytes", Tagging="a=1")
@@ -220,6 +244,18 @@ def test_a_browser_may_do_what_the_buckets_rules_allow(served: Served) -> None:
 
     assert (allowed, refused, _preflight(url, "https://a.example", "PUT")) == (200, 403, 403)
     assert shared == ("https://a.example", b"bytes")
+
+
+def _signed(endpoint: str, method: str, target: str, body: bytes) -> int:
+    identity = SigningIdentity(ACCESS_KEY, SECRET_KEY, REGION)
+    host = endpoint.partition("//")[2]
+    headers = sign_headers(identity, method, target, {"host": host}, "UNSIGNED-PAYLOAD", time.time())
+    request = urllib.request.Request(f"{endpoint}{target}", data=body, headers=headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
 
 
 def _preflight(url: str, origin: str, method: str) -> int:

@@ -87,7 +87,8 @@ async def test_a_request_arrives_as_it_was_sent(
     """Method, path, query, body and headers are the client's; connection and signature are the gateway's."""
     async with whole(tmp_path) as it:
         it.running.origin.keys = {"key": "secret"}
-        it.running.origin.store.put(BUCKET, "k", b"bytes")
+        for key in ("k", "a b//c/../ü"):
+            it.running.origin.store.put(BUCKET, key, b"bytes")
         headers = {"content-type": "text/xml", "x-amz-expected-bucket-owner": "me", "x-new": "1"}
 
         answer = await it.ask(method, f"/{BUCKET}{target}", TAGS, headers)
@@ -271,6 +272,7 @@ async def test_a_target_of_a_publish_takes_no_relayed_write(tmp_path: Path) -> N
 async def test_a_body_that_is_not_what_was_declared_does_not_arrive(tmp_path: Path) -> None:
     """B30: a wrong digest is told before the origin has the body whole, of a small and of a long one."""
     async with whole(tmp_path) as it:
+        it.running.origin.store.put(BUCKET, "k", b"bytes")
         small = await it.ask("PUT", f"/{BUCKET}?policy", b"{}", {"content-md5": "AAAAAAAAAAAAAAAAAAAAAA=="})
         long = await it.ask(
             "PUT", f"/{BUCKET}/k?newfeature", bytes(9 * MIB), {"x-amz-checksum-crc32": "AAAAAA=="}
@@ -278,7 +280,7 @@ async def test_a_body_that_is_not_what_was_declared_does_not_arrive(tmp_path: Pa
 
         assert [small.status, long.status] == [400, 400]
         assert b"BadDigest" in small.body + long.body
-        assert all(entry.status == 0 for entry in it.running.origin.log)
+        assert all(entry.status == 0 for entry in it.running.origin.log if entry.method == "PUT")
 
 
 async def test_a_long_body_arrives_whole(tmp_path: Path) -> None:
@@ -524,3 +526,37 @@ async def test_the_next_write_waits_until_the_answer_is_whole(
         assert meanwhile == 0
         assert (first.result().status, second.result().status) == (200, 200)
         assert it.running.origin.requests["PutObjectTagging"] == 1
+
+
+@pytest.mark.parametrize("body", [b"bytes", b""])
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+@pytest.mark.parametrize(
+    "target", ["strange", "strange=7&versionId=x", "annotation&annotationName=a", "encryption"]
+)
+async def test_a_name_that_the_origin_does_not_know_writes_nothing(
+    tmp_path: Path, method: str, target: str, body: bytes
+) -> None:
+    """B04: an origin that ignores the name would replace or delete the object, dirty or not; so it is not asked to."""
+    async with whole(tmp_path, policy=LATER) as it:
+        await it.running.put("k", body)
+
+        answers = [await it.ask(method, f"/{BUCKET}/k?{target}", TAGS) for _ in range(2)]
+
+        assert {answer.status for answer in answers} <= {501, 405}
+        assert (await it.ask("GET", f"/{BUCKET}/k")).body == body
+        assert it.body() in {body, None}
+
+
+async def test_a_name_is_asked_about_once(tmp_path: Path) -> None:
+    """What the origin is known to know costs no further request; of an object that is not there nothing can be known."""
+    async with whole(tmp_path) as it:
+        missing = await it.ask("PUT", f"/{BUCKET}/missing?acl", TAGS)
+        strange = await it.ask("PUT", f"/{BUCKET}/missing?newfeature", TAGS)
+        it.running.origin.store.put(BUCKET, "k", b"bytes")
+        for _ in range(3):
+            await it.ask("PUT", f"/{BUCKET}/k?acl", TAGS)
+
+        assert (missing.status, strange.status) == (404, 501)
+        assert it.running.origin.requests["GET acl"] == 2
+        assert it.running.origin.requests["PUT acl"] == 3
+        assert it.body("missing") is None
