@@ -30,7 +30,7 @@ from gateway.build import Surroundings, build_engine
 from gateway.context import ObjectStore
 from gateway.idle_settings import idle_settings
 from gateway.reload import Reload, ReloadParts
-from gateway.s3.auth import Credential
+from gateway.s3.auth import Credential, CredentialsInForce
 from gateway.server import S3Server, ServerParts
 from gateway.settings import ClientKey, Settings
 from gateway.telemetry import Exporter, RequestStats
@@ -267,14 +267,16 @@ class Gateway:
             _log.warning("%d changes are not at the origin; the next start goes on", report.remaining)
 
 
-def _credentials(settings: Settings) -> dict[str, Credential]:
-    return {key.access_key: _credential(key) for key in settings.client_keys}
+def _credentials(settings: Settings) -> CredentialsInForce:
+    return CredentialsInForce(
+        {key.access_key: _credential(key) for key in settings.client_keys}, settings.anonymous
+    )
 
 
 def _credential(key: ClientKey) -> Credential:
     # Kept with uploads and pending writes, where the key itself does not belong.
     credential_id = hashlib.sha256(key.access_key.encode()).hexdigest()[:16]
-    return Credential(key.access_key, key.secret_key, credential_id, is_admin=key.is_admin)
+    return Credential(key.access_key, key.secret_key, credential_id, is_admin=key.is_admin, access=key.access)
 
 
 def _authority(host: str, port: int) -> str:

@@ -1,4 +1,4 @@
-"""The road of a request: parse, authenticate, authorise, route, operate, respond. `S3Server._answer` is the whole of it.
+"""The road of a request: parse, authenticate, route, authorise, operate, respond. `S3Server._answer` is the whole of it.
 
 aiohttp's low-level server gives the head and a stream for the body; everything written to a client goes through
 `gateway/respond.py`. aiohttp expects a response object back from a handler: KEPT and CLOSED say what becomes of the
@@ -16,7 +16,7 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -34,13 +34,14 @@ from gateway.late_answer import BLANKS_EVERY_S, LONG_OPERATIONS, LateBody, answe
 from gateway.listener import Listener, Written
 from gateway.operations.table import operate
 from gateway.respond import Sender, Wire, head_bytes
-from gateway.s3.auth import Authenticated, Credential, authenticate
+from gateway.s3.auth import Authenticated, CredentialsInForce, authenticate
 from gateway.s3.dates import http_date
 from gateway.s3.errors import ErrorCode, S3Error, render
 from gateway.s3.failures import to_s3_error, with_names
 from gateway.s3.post_object import put_request
 from gateway.s3.post_policy import authenticate_form, check_policy, read_policy
 from gateway.s3.request import ADMIN_BUCKET, Headers, S3Request, parse, read_headers
+from gateway.s3.rights import authorise
 from gateway.s3.routes import Operation, is_form, route
 from gateway.telemetry import RequestStats
 from storage.clock import Clock
@@ -83,14 +84,14 @@ class ServerParts:
     """What the server works with; made once by `gateway/app.py`.
 
     Attributes:
-        credentials: By access key.
+        credentials: Who may ask; read anew for each request.
         domains: Base domains of virtual-host style.
         random: Request ids are drawn from it.
     """
 
     store: ObjectStore
     own_paths: OwnPaths
-    credentials: Mapping[str, Credential]
+    credentials: CredentialsInForce
     domains: tuple[str, ...]
     region: str
     clock: Clock
@@ -114,6 +115,7 @@ class _Exchange:
         self.request_id: Final = request_id
         self.request: S3Request | None = None
         self.body: IncomingBody | None = None
+        self.access_key = ""
         self.operation = "Unknown"
         self.status = 0
         self.code = ""
@@ -248,14 +250,17 @@ class S3Server:
         self._cross_origin.begin(request)
         if is_form(request):
             return await self._answer_form(exchange, request, body)
-        identity = body.identity = authenticate(request, parts.credentials, received_at_s)
-        authorise(identity, request)
+        identity = body.identity = authenticate(request, parts.credentials.by_access_key, received_at_s)
+        if identity is not None:
+            exchange.access_key = identity.credential.access_key
         if request.bucket == ADMIN_BUCKET:
+            _require_admin(identity)
             exchange.operation = "Admin"
             return await parts.own_paths.answer(request)
         operation = route(request)
         exchange.operation = operation.value
         context = self._context(identity, body, exchange.wire)
+        authorise(context.access, operation, request, is_signed=context.is_signed)
         exchange.stamps = context.stamps
         try:
             working = operate(operation, context, request)
@@ -283,24 +288,27 @@ class S3Server:
         form = FormBody(body, self._parts.intake, request.headers)
         fields = await form.read_fields()
         put = exchange.request = put_request(request, fields)
-        identity = authenticate_form(fields, self._parts.credentials)
+        identity = authenticate_form(fields, self._parts.credentials.by_access_key)
+        exchange.access_key = identity.credential.access_key
         policy = read_policy(fields["policy"])
         check_policy(policy, fields, request.bucket, request.received_at_s)
-        authorise(identity, put)
-        form.allow(policy, put.headers)
         context = self._context(identity, form, exchange.wire)
+        authorise(context.access, Operation.POST_OBJECT, put, is_signed=True)
+        form.allow(policy, put.headers)
         exchange.stamps = context.stamps
         return await operate(Operation.POST_OBJECT, context, put)
 
-    def _context(self, identity: Authenticated, body: RequestBody, wire: Wire) -> OperationContext:
+    def _context(self, identity: Authenticated | None, body: RequestBody, wire: Wire) -> OperationContext:
+        credential = None if identity is None else identity.credential
         return OperationContext(
             store=self._parts.store,
             body=body,
             clock=self._parts.clock,
-            credential_id=identity.credential.credential_id,
-            is_signed=True,
+            credential_id="" if credential is None else credential.credential_id,
+            is_signed=credential is not None,
             region=self._parts.region,
             scheme="https" if wire.is_tls else "http",
+            access=self._parts.credentials.anonymous if credential is None else credential.access,
         )
 
     def _body(self, raw: web.BaseRequest, headers: Headers, wire: Wire) -> IncomingBody:
@@ -425,18 +433,15 @@ class S3Server:
                 bytes_out=bytes_out,
                 origin_s=round(origin_s, 6),
                 duration_s=round(duration_s, 6),
+                access_key=exchange.access_key,
                 is_cut=exchange.is_cut,
             )
         )
 
 
-def authorise(identity: Authenticated, request: S3Request) -> None:
-    """Refuse what the key may not do: the gateway's own verbs need the admin right.
-
-    Raises:
-        S3Error: AccessDenied.
-    """
-    if request.bucket == ADMIN_BUCKET and not identity.credential.is_admin:
+def _require_admin(identity: Authenticated | None) -> None:
+    """Refuse the gateway's own verbs to all but keys with the admin right."""
+    if identity is None or not identity.credential.is_admin:
         raise S3Error(ErrorCode.ACCESS_DENIED)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
+from gateway.grants import GRANT_FORM, parse_grant
 from gateway.setting_values import (
     Addressing,
     LogLevel,
@@ -158,7 +159,11 @@ TABLE: Final[tuple[Row[object], ...]] = (
 KEY_ID: Final = Row("access_key", parse_text, "", "an access key id", "what clients sign with")
 KEY_SECRET: Final = Row("secret_key", parse_text, "", "the key's secret", "what clients sign with", is_secret=True)
 KEY_ADMIN: Final = Row("admin", parse_truth, "false", "true, false", "whether the key has the admin right")
-KEY_TABLE: Final = (KEY_ID, KEY_SECRET, KEY_ADMIN)
+KEY_ANONYMOUS: Final = Row("anonymous", parse_truth, "false", "true, false; true has no keys beside it, and grants of read alone",
+                           "whether the table is about requests without a signature")
+KEY_GRANTS: Final = Row("grants", parse_grant, "", f"a list of texts {GRANT_FORM}",
+                        "what the key may do and nothing else; left out, it may do everything")
+KEY_TABLE: Final = (KEY_ID, KEY_SECRET, KEY_ADMIN, KEY_ANONYMOUS, KEY_GRANTS)
 """What a [[keys]] table holds."""
 
 POLICY_MATCH: Final = Row("match", parse_text, "", "s3://BUCKET/PREFIX*, where BUCKET may be *, and no bucket or prefix beside it",
