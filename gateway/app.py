@@ -26,8 +26,8 @@ import uvloop
 from gateway.access_log import AccessLog
 from gateway.admin import Admin, MetricsServer
 from gateway.body import Intake, MemoryBudget
-from gateway.build import Surroundings, build_engine
-from gateway.context import ObjectStore
+from gateway.build import OwnStores, Surroundings, build_engine
+from gateway.context import ObjectStore, OperatorStore
 from gateway.idle_settings import idle_settings
 from gateway.reload import Reload, ReloadParts
 from gateway.s3.auth import Credential, CredentialsInForce
@@ -35,6 +35,7 @@ from gateway.server import S3Server, ServerParts
 from gateway.settings import ClientKey, Settings
 from gateway.telemetry import Exporter, RequestStats
 from gateway.tls import server_context
+from storage.authority import Authority
 from storage.clock import SystemClock
 from storage.policy import PoliciesInForce
 from storage.requests import BarrierReport
@@ -58,8 +59,12 @@ ACCESS_LOG_OFF: Final = "off"
 _log = logging.getLogger(__name__)
 
 
-class Engine(ObjectStore, Protocol):
+class Engine(OperatorStore, Protocol):
     """The engine with its life: opened by `OpenEngine`, run, drained, closed."""
+
+    def own_store(self, authority: Authority) -> ObjectStore:
+        """Give the store as a client key sees it that has an authority of its own at the origin."""
+        ...
 
     async def run(self) -> None:
         """Do the background work until closed."""
@@ -199,6 +204,7 @@ class Gateway:
         self._server: Final = S3Server(
             ServerParts(
                 store=engine,
+                own_stores=OwnStores(engine.own_store, settings.read_permit_ttl),
                 own_paths=Admin(engine, exporter, has_own_port=has_own_port, live=self._reload),
                 credentials=credentials,
                 domains=settings.domains,

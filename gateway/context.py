@@ -256,6 +256,10 @@ class ObjectStore(Protocol):
         """Give one page of a bucket's open uploads."""
         ...
 
+
+class OperatorStore(ObjectStore, Protocol):
+    """The storage engine as the gateway's own verbs see it; always with the gateway's own authority at the origin."""
+
     def start_barrier(self, bucket: str, prefix: str) -> BarrierReport:
         """Begin a flush of all that is acknowledged now under a prefix."""
         ...

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -34,7 +34,7 @@ from gateway.late_answer import BLANKS_EVERY_S, LONG_OPERATIONS, LateBody, answe
 from gateway.listener import Listener, Written
 from gateway.operations.table import operate
 from gateway.respond import Sender, Wire, head_bytes
-from gateway.s3.auth import Authenticated, CredentialsInForce, authenticate
+from gateway.s3.auth import Authenticated, Credential, CredentialsInForce, authenticate
 from gateway.s3.dates import http_date
 from gateway.s3.errors import ErrorCode, S3Error, render
 from gateway.s3.failures import to_s3_error, with_names
@@ -43,6 +43,7 @@ from gateway.s3.post_policy import authenticate_form, check_policy, read_policy
 from gateway.s3.request import ADMIN_BUCKET, Headers, S3Request, parse, read_headers
 from gateway.s3.rights import authorise
 from gateway.s3.routes import Operation, is_form, route
+from gateway.setting_values import OriginKeys
 from gateway.telemetry import RequestStats
 from storage.clock import Clock
 from storage.errors import StorageError
@@ -84,12 +85,14 @@ class ServerParts:
     """What the server works with; made once by `gateway/app.py`.
 
     Attributes:
+        own_stores: Gives the store as it is to a key with these credentials at the origin.
         credentials: Who may ask; read anew for each request.
         domains: Base domains of virtual-host style.
         random: Request ids are drawn from it.
     """
 
     store: ObjectStore
+    own_stores: Callable[[OriginKeys], ObjectStore]
     own_paths: OwnPaths
     credentials: CredentialsInForce
     domains: tuple[str, ...]
@@ -301,7 +304,7 @@ class S3Server:
     def _context(self, identity: Authenticated | None, body: RequestBody, wire: Wire) -> OperationContext:
         credential = None if identity is None else identity.credential
         return OperationContext(
-            store=self._parts.store,
+            store=self._store(credential),
             body=body,
             clock=self._parts.clock,
             credential_id="" if credential is None else credential.credential_id,
@@ -310,6 +313,11 @@ class S3Server:
             scheme="https" if wire.is_tls else "http",
             access=self._parts.credentials.anonymous if credential is None else credential.access,
         )
+
+    def _store(self, credential: Credential | None) -> ObjectStore:
+        if credential is None or credential.origin is None:
+            return self._parts.store
+        return self._parts.own_stores(credential.origin)
 
     def _body(self, raw: web.BaseRequest, headers: Headers, wire: Wire) -> IncomingBody:
         expects_continue = (headers.get("expect") or "").lower() == "100-continue"

@@ -24,6 +24,11 @@ from gateway.setting_rows import (
     KEY_ANONYMOUS,
     KEY_GRANTS,
     KEY_ID,
+    KEY_ORIGIN_ID,
+    KEY_ORIGIN_PROFILE,
+    KEY_ORIGIN_SECRET,
+    KEY_ORIGIN_TABLE,
+    KEY_ORIGIN_TOKEN,
     KEY_SECRET,
     KEY_TABLE,
     ON_CONFLICT,
@@ -42,7 +47,7 @@ from gateway.setting_rows import (
     WRITE,
     Row,
 )
-from gateway.setting_values import Address, Addressing, LogLevel, Share
+from gateway.setting_values import Address, Addressing, LogLevel, OriginKeys, Share
 from gateway.toml_lines import TableLines, tables_of
 from storage.policy import ANY_BUCKET, Freshness, OnConflict, Policy, PolicyTable, RetentionPriority
 from storage.publish import Targets
@@ -75,12 +80,17 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """A key pair that clients sign with. `is_admin` lets it use what lies under `/-/`, `access` says what else it may do."""
+    """A key pair that clients sign with. `is_admin` lets it use what lies under `/-/`, `access` says what else it may do.
+
+    Attributes:
+        origin: Its own credentials at the origin; None where it shares the gateway's.
+    """
 
     access_key: str
     secret_key: str = field(repr=False)
     is_admin: bool = False
     access: Access = EVERYTHING
+    origin: OriginKeys | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +119,7 @@ class Settings:
     origin_requests_per_s: float
     origin_bytes_per_s: int
     origin_timeout_s: float
+    read_permit_ttl: float
     cache_dir: str
     cache_size: int
     dirty_bytes_max: Share
@@ -348,6 +359,7 @@ def _client_key(table: Mapping[str, object], where: _Where) -> ClientKey:
         _from_table(KEY_SECRET, table, where, ""),
         is_admin=_from_table(KEY_ADMIN, table, where, default=False),
         access=EVERYTHING if access is None else Access(access),
+        origin=_origin_keys(table, where),
     )
     if not key.access_key or not key.secret_key:
         raise SettingsError(f"keys ({where}): access_key and secret_key are both needed")
@@ -360,9 +372,28 @@ def _client_key(table: Mapping[str, object], where: _Where) -> ClientKey:
     return key
 
 
+def _origin_keys(table: Mapping[str, object], where: _Where) -> OriginKeys | None:
+    """Read a key's own credentials at the origin; None where its table has none."""
+    keys = OriginKeys(
+        _from_table(KEY_ORIGIN_ID, table, where, ""),
+        _from_table(KEY_ORIGIN_SECRET, table, where, ""),
+        _from_table(KEY_ORIGIN_TOKEN, table, where, ""),
+        _from_table(KEY_ORIGIN_PROFILE, table, where, ""),
+    )
+    if keys == OriginKeys():
+        return None
+    if keys.profile and keys != OriginKeys(profile=keys.profile):
+        raise SettingsError(
+            f"origin_profile ({where.at(KEY_ORIGIN_PROFILE.name)}): set beside keys; allowed: {KEY_ORIGIN_PROFILE.allowed}"
+        )
+    if not keys.profile and not (keys.access_key and keys.secret_key):
+        raise SettingsError(f"keys ({where}): origin_access_key and origin_secret_key are both needed")
+    return keys
+
+
 def _anonymous(table: Mapping[str, object], where: _Where) -> tuple[Grant, ...]:
     """Read a table about requests without a signature, which may read and nothing else."""
-    for row in (KEY_ID, KEY_SECRET, KEY_ADMIN):
+    for row in (KEY_ID, KEY_SECRET, KEY_ADMIN, *KEY_ORIGIN_TABLE):
         if row.name in table:
             raise SettingsError(
                 f"{row.name} ({where.at(row.name)}): set beside anonymous; allowed: {KEY_ANONYMOUS.allowed}"

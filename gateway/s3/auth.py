@@ -22,6 +22,7 @@ from gateway.grants import EVERYTHING, NOTHING, Access
 from gateway.s3.claims import SIGNATURE_PARAMETER, Claim, is_unsigned, read_claim
 from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
 from gateway.s3.request import S3Request, decode
+from gateway.setting_values import OriginKeys
 from storage.origin import signing
 
 _SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}", re.ASCII)
@@ -48,6 +49,7 @@ class Credential:
         credential_id: Names it in what we keep, where the key itself does not belong.
         is_admin: Whether it may use what lies under `/-/`.
         access: What it may do with buckets and objects.
+        origin: Its own credentials at the origin, which then decides, too; None where it shares the gateway's.
     """
 
     access_key: str
@@ -55,6 +57,7 @@ class Credential:
     credential_id: str
     is_admin: bool = False
     access: Access = EVERYTHING
+    origin: OriginKeys | None = None
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ import pytest
 
 from gateway.grants import EVERYTHING, NOTHING, Access, parse_grant
 from gateway.setting_rows import POLICY_ONLY_TABLE, POLICY_PLACE_TABLE, POLICY_TABLE, TABLE
-from gateway.setting_values import Address, Addressing, LogLevel
+from gateway.setting_values import Address, Addressing, LogLevel, OriginKeys
 from gateway.settings import ClientKey, Settings, SettingsError, load
 from storage.policy import Freshness, FreshnessMode, OnConflict, Policy, RetentionPriority
 from storage.types import GIB, MIB, ObjectName, WriteMode
@@ -224,6 +224,42 @@ def test_load_refuses_keys_beside_anonymous() -> None:
     line = refusal('[[keys]]\nanonymous = true\nsecret_key = "s"\ngrants = ["read s3://b"]')
 
     assert line.startswith("secret_key (config file, line 3, [[keys]] number 1): set beside anonymous")
+
+
+@pytest.mark.parametrize(
+    ("lines", "origin"),
+    [
+        ("", None),
+        ('origin_access_key = "o"\norigin_secret_key = "p"\n', OriginKeys("o", "p")),
+        (
+            'origin_access_key = "o"\norigin_secret_key = "p"\norigin_session_token = "t"\n',
+            OriginKeys("o", "p", "t"),
+        ),
+        ('origin_profile = "team"\n', OriginKeys(profile="team")),
+    ],
+)
+def test_a_key_has_its_own_origin_credentials_where_its_table_says_so(
+    lines: str, origin: OriginKeys | None
+) -> None:
+    """A pair, with a token or not, or a profile; without any it shares the gateway's."""
+    settings = load(f"[[keys]]\n{PAIR}{lines}", SERVING, {})
+
+    assert settings.keys == (ClientKey("a", "s", origin=origin),)
+    assert "secret_key='p'" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        ('origin_access_key = "o"', "keys (config file, line 1, [[keys]] number 1): origin_access_key and origin_secret_key are"),
+        ('origin_session_token = "t"', "keys (config file, line 1, [[keys]] number 1): origin_access_key and origin_secret_key are"),
+        ('origin_profile = "p"\norigin_session_token = "t"', "origin_profile (config file, line 4, [[keys]] number 1): set beside keys"),
+        ('origin_profile = ["p", 1]', "origin_profile (config file, line 4, [[keys]] number 1): neither text"),
+    ],
+)  # fmt: skip
+def test_load_refuses_origin_credentials_that_are_not_whole(lines: str, line: str) -> None:
+    """Half a pair, a token alone, or two kinds at once are refused with line and reason."""
+    assert refusal(f"[[keys]]\n{PAIR}{lines}").startswith(line)
 
 
 def test_keys_hold_what_their_grants_say_and_all_without_any() -> None:
