@@ -1,5 +1,6 @@
 """A client key with its own credentials at the origin: the origin decides, for each read, write and listing."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from storage.origin.credentials import Credentials, CredentialSource, StaticCred
 from storage.own_store import OwnStore
 from storage.policy import Freshness, FreshnessMode, Policy
 from storage.requests import CompletedPart, PutRequest, UploadRequest
-from storage.types import MIB, CacheResult, ObjectName, RangeSpec, WriteMode
+from storage.types import MIB, ByteRange, CacheResult, ObjectName, RangeSpec, WriteMode
 from tests.fakes.origin_faults import Fault
 from tests.fakes.publishing import TARGET, publish, store as store_source, target
 from tests.fakes.rotating_credentials import Rotating
@@ -179,6 +180,34 @@ async def test_a_fill_under_way_is_joined_by_who_may_read_and_by_nobody_else() -
             (line.access_key, line.range) for line in it.running.origin.log if line.operation == "GetObject"
         ]
         assert sorted(gets) == [("key", ""), ("key", ""), ("own", "bytes=0-0")]
+
+
+@pytest.mark.parametrize("is_own_first", [True, False])
+async def test_a_refusal_of_a_fill_is_of_who_began_it(*, is_own_first: bool) -> None:
+    """Who follows a fill that the origin refuses to another authority asks for itself, and gets the bytes."""
+    async with own() as it:
+        data = bytes(range(256)) * (2 * MIB // 256)
+        it.running.origin.store.put(BUCKET, MINE.key, data)
+        first, second = it.store.open_object, it.running.engine.open_object
+        if not is_own_first:
+            first, second = second, first
+        opened = [await open_object(MINE, RangeSpec(0, 10)) for open_object in (first, second)]
+        await read_all(opened[0].read(ByteRange(0, 10)))
+        await it.running.fills_ended()
+        gate = it.running.origin.hold("GET", f"{BUCKET}/{MINE.key}")
+        it.running.origin.faults.add(Fault(operation="GetObject", status=403, code="AccessDenied"))
+        bodies = [one.read(ByteRange(MIB, 2 * MIB)) for one in opened]
+        async with asyncio.TaskGroup() as group:
+            beginning = group.create_task(refused(read_all(bodies[0])))
+            await gate.reached.wait()
+            following = group.create_task(read_all(bodies[1]))
+            await asyncio.sleep(0)  # noqa: TID251  # it follows the fill by then
+            gate.open()
+        for one in opened:
+            await one.close()
+
+    assert beginning.result() is None
+    assert following.result() == data[MIB:]
 
 
 async def test_a_dirty_object_is_flushed_before_it_is_read() -> None:
