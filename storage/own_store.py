@@ -25,7 +25,6 @@ from storage.clock import Clock
 from storage.errors import (
     DurabilityNotPossibleError,
     NoSuchKeyError,
-    NoSuchUploadError,
     OriginRefusedError,
     OriginSuspendedError,
     OriginUnavailableError,
@@ -309,7 +308,7 @@ class OwnStore:
         region = await self._parts.control.head_bucket(bucket)
         return BucketFacts(FORMAT, bucket, True, self._parts.clock.wall_s(), region=region)  # noqa: FBT003  # a record
 
-    # --- uploads: all are the origin's own ---------------------------------------------------------------------------
+    # --- uploads: all are the origin's own, which knows none that is kept here ---
 
     async def create_upload(self, request: UploadRequest) -> tuple[str, Headers]:
         """Open an upload at the origin; its id is the origin's."""
@@ -322,7 +321,6 @@ class OwnStore:
     ) -> PutResult:
         """Hand a part on."""
         async with self._parts.writing(name) as components:
-            _check_upload(components, upload_id)
             passing = self._passing(components)
             return _reasoned(await passing.upload_part(name, upload_id, number, content, origin_headers))
 
@@ -340,14 +338,12 @@ class OwnStore:
         """Complete the origin's upload; what the client expects of the object stands in the headers that are passed on."""
         del checksums, size, origin_reason
         async with self._parts.writing(name) as components:
-            _check_upload(components, upload_id)
             completing = self._passing(components).complete_upload(name, upload_id, parts, origin_headers)
             return _reasoned(await self._written(name, completing))
 
     async def abort_upload(self, name: ObjectName, upload_id: str) -> None:
         """Abort the origin's upload."""
         async with self._parts.writing(None) as components:
-            _check_upload(components, upload_id)
             await self._passing(components).abort_upload(name, upload_id)
 
     async def list_parts(
@@ -355,7 +351,6 @@ class OwnStore:
     ) -> PartsPage:
         """Give one page of an upload's parts."""
         components = self._parts.components()
-        _check_upload(components, upload_id)
         return await self._passing(components).list_parts(
             name, upload_id, part_marker=part_marker, max_parts=max_parts
         )
@@ -391,9 +386,3 @@ def _refuse_disk(mode: WriteMode | None) -> None:
 
 def _reasoned(result: PutResult) -> PutResult:
     return replace(result, headers=(*result.headers, _REASONED))
-
-
-def _check_upload(components: Components, upload_id: str) -> None:
-    """Refuse an upload that the gateway keeps, which is another key's."""
-    if components.uploads.is_ours(upload_id):
-        raise NoSuchUploadError("there is no such upload of this key's")
