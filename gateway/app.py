@@ -282,7 +282,14 @@ def _credentials(settings: Settings) -> CredentialsInForce:
 def _credential(key: ClientKey) -> Credential:
     # Kept with uploads and pending writes, where the key itself does not belong.
     credential_id = hashlib.sha256(key.access_key.encode()).hexdigest()[:16]
-    return Credential(key.access_key, key.secret_key, credential_id, is_admin=key.is_admin, access=key.access)
+    return Credential(
+        key.access_key,
+        key.secret_key,
+        credential_id,
+        is_admin=key.is_admin,
+        access=key.access,
+        origin=key.origin,
+    )
 
 
 def _authority(host: str, port: int) -> str:

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from storage.assembly import Components
 from storage.authority import Authority, ReadPermits
 from storage.clock import Clock
+from storage.effects import Changes, Needs
 from storage.errors import (
     DurabilityNotPossibleError,
     NoSuchKeyError,
@@ -40,6 +41,7 @@ from storage.pointers import Pointers
 from storage.publish import Pointer, Target, Targets, View
 from storage.published_lister import OnGeneration, PublishedLister, unheard
 from storage.records import FORMAT, BucketFacts, ObjectState
+from storage.relay import Relay
 from storage.requests import (
     BucketEntry,
     CompletedPart,
@@ -49,6 +51,8 @@ from storage.requests import (
     PartsPage,
     PutRequest,
     PutResult,
+    RelayReply,
+    RelayRequest,
     UploadRequest,
     UploadsPage,
 )
@@ -307,6 +311,49 @@ class OwnStore:
         """Say that a bucket is there and where, if the origin tells this authority."""
         region = await self._parts.control.head_bucket(bucket)
         return BucketFacts(FORMAT, bucket, True, self._parts.clock.wall_s(), region=region)  # noqa: FBT003  # a record
+
+    # --- all else ----------------------------------------------------------------------------------------------------
+
+    async def relay(self, request: RelayRequest, content: Content | None = None) -> RelayReply:
+        """Have the origin carry out what it alone can, as this authority; see `Relay`.
+
+        What is to be flushed first and cannot be is told to those who may know of it. An operation that closes a bucket or
+        doubts what is cached of it is for those who may see the bucket.
+        """
+        if content is None:
+            return await self._parts.reading(
+                lambda components: self._relayed(request, self._relay(components).read(request)),
+                needs_index=True,
+            )
+        if request.effect.changes in {Changes.FACTS, Changes.OBJECTS}:
+            await self._parts.control.head_bucket(request.name.bucket)
+        name = request.name if request.name.key else None
+        async with self._parts.writing(name) as components:
+            try:
+                return await self._relayed(request, self._relay(components).write(request, content))
+            finally:
+                self._permits.forget(request.name)
+
+    def _relay(self, components: Components) -> Relay:
+        return components.relay.signed_by(self._parts.origin)
+
+    async def _relayed(
+        self, request: RelayRequest, asking: Coroutine[object, object, RelayReply]
+    ) -> RelayReply:
+        try:
+            return await asking
+        except (QuarantinedError, OriginUnavailableError):
+            await self._check_related(request)
+            raise
+
+    async def _check_related(self, request: RelayRequest) -> None:
+        """Return where the authority may know what an operation depends on; else raise the origin's refusal."""
+        name = request.name
+        if request.effect.needs is Needs.KEY:
+            await self._check_known(name)
+        elif request.effect.needs is Needs.BUCKET:
+            prefix = next((value for key, value in request.query if key == "prefix"), "")
+            await self._parts.origin.list_objects_v2(name.bucket, prefix, max_keys=1)
 
     # --- uploads: all are the origin's own, which knows none that is kept here ---
 

@@ -2,7 +2,8 @@
 
     operation ─> Need(right, scope) ─> names that the request speaks of ─> does the key hold the right on all of them?
 
-An operation that has no row is for unrestricted keys only, so that one which is added and forgotten here is closed, not open.
+An operation that has no row, as one that nobody here has heard of, is for unrestricted keys only: one which is added and forgotten
+here is closed, not open.
 What a header adds to an operation is asked for as well: the source of a copy must be readable, as must be what `If-Match` compares
 with (AWS "How to prevent object overwrites with conditional writes": If-Match needs s3:GetObject), and an ACL or a lock
 needs what the operation that sets it needs.
@@ -40,6 +41,7 @@ class Scope(Enum):
         BUCKET_NAME: Anything in the bucket: only that it is there is told, and where.
         EACH: Names that stand in the body. Something in the bucket here, and the operation asks for each.
         SIGNED: None in particular; the operation leaves out what the key may not see.
+        UNRESTRICTED: All there are: it names other objects or buckets in its body, or hands out credentials.
         OPEN: None, not even a signature: preflights.
     """
 
@@ -49,6 +51,7 @@ class Scope(Enum):
     BUCKET_NAME = "bucket name"
     EACH = "each"
     SIGNED = "signed"
+    UNRESTRICTED = "unrestricted"
     OPEN = "open"
 
 
@@ -66,6 +69,7 @@ _READ_BUCKET: Final = Need(Right.READ, Scope.BUCKET)
 _SEE_BUCKET: Final = Need(Right.READ, Scope.BUCKET_NAME)
 _WRITE_OBJECT: Final = Need(Right.WRITE, Scope.OBJECT)
 _ADMIN_OBJECT: Final = Need(Right.ADMIN, Scope.OBJECT)
+_UNRESTRICTED: Final = Need(Right.ADMIN, Scope.UNRESTRICTED)
 _ADMIN_BUCKET: Final = Need(Right.ADMIN, Scope.BUCKET)
 
 _SPECIAL: Final[Mapping[Operation, Need]] = {
@@ -105,7 +109,6 @@ _SPECIAL: Final[Mapping[Operation, Need]] = {
     Operation.PUT_OBJECT: _WRITE_OBJECT,
     Operation.PUT_OBJECT_ANNOTATION: _WRITE_OBJECT,
     Operation.PUT_OBJECT_TAGGING: _WRITE_OBJECT,
-    Operation.RESTORE_OBJECT: _WRITE_OBJECT,
     Operation.UPLOAD_PART: _WRITE_OBJECT,
     Operation.UPLOAD_PART_COPY: _WRITE_OBJECT,
     # Who may do what with an object, and for how long nobody may remove it.
@@ -114,15 +117,15 @@ _SPECIAL: Final[Mapping[Operation, Need]] = {
     Operation.PUT_OBJECT_LEGAL_HOLD: _ADMIN_OBJECT,
     Operation.PUT_OBJECT_RETENTION: _ADMIN_OBJECT,
     Operation.UPDATE_OBJECT_ENCRYPTION: _ADMIN_OBJECT,
-    # It names a second object in a header of its own.
-    Operation.RENAME_OBJECT: _ADMIN_BUCKET,
+    Operation.CREATE_SESSION: _UNRESTRICTED,
+    Operation.RENAME_OBJECT: _UNRESTRICTED,
+    Operation.RESTORE_OBJECT: _UNRESTRICTED,
 }
 
 _OF_BUCKETS: Final = (
     Operation.CREATE_BUCKET,
     Operation.CREATE_BUCKET_METADATA_CONFIGURATION,
     Operation.CREATE_BUCKET_METADATA_TABLE_CONFIGURATION,
-    Operation.CREATE_SESSION,
     Operation.DELETE_BUCKET,
     Operation.DELETE_BUCKET_ANALYTICS_CONFIGURATION,
     Operation.DELETE_BUCKET_CORS,
@@ -230,24 +233,27 @@ def _is_met(need: Need, access: Access, request: S3Request, *, is_signed: bool) 
     bucket = request.bucket
     match need.scope:
         case Scope.OBJECT | Scope.PREFIX | Scope.BUCKET:
-            return access.allows(need.right, bucket, _start(need.scope, request))
+            start = _start(need.scope, request)
+            return start is not None and access.allows(need.right, bucket, start)
         case Scope.BUCKET_NAME:
             return access.holds_any(bucket)
         case Scope.EACH:
             return access.holds_any(bucket, need.right)
         case Scope.SIGNED:
             return is_signed
-        case Scope.OPEN:
-            return True
+        case Scope.UNRESTRICTED | Scope.OPEN:
+            return need.scope is Scope.OPEN
         case _:
             assert_never(need.scope)
 
 
-def _start(scope: Scope, request: S3Request) -> str:
-    """Give what all names begin with that a request is about."""
-    if scope is Scope.OBJECT:
-        return request.key
-    return (request.query.get("prefix") or "") if scope is Scope.PREFIX else ""
+def _start(scope: Scope, request: S3Request) -> str | None:
+    """Give what all names begin with that a request is about; None where that can be read in two ways."""
+    if scope is not Scope.PREFIX:
+        return request.key if scope is Scope.OBJECT else ""
+    prefixes = [value for name, value in request.query.pairs if name == "prefix"]
+    # Of two, the origin may take the other one.
+    return None if len(prefixes) > 1 else "".join(prefixes)
 
 
 def _added(right: Right, request: S3Request) -> Iterator[Right]:

@@ -4,7 +4,8 @@ In a test: `async with FakeOrigin() as origin:`, then `origin.url`, `origin.stor
 `python -m tests.fakes.origin_server --port 9100 --bucket data`, steered under `/-/`:
 
     POST   /-/faults              JSON list of `Fault`s, added        DELETE /-/faults
-    POST   /-/settings            JSON: latency_s, throttle_per_s, throttle_burst, keys {access: secret}, expired [access, ...]
+    POST   /-/settings            JSON: latency_s, throttle_per_s, throttle_burst, keys {access: secret}, expired [access, ...],
+                                  allowed {access: [beginning, ...]}
     PUT    /-/buckets/NAME?versioning=Enabled&encryption=aws:kms
     GET    /-/counters            requests by operation and status, bytes, faults hit
     GET    /-/log                 one JSON object a request          DELETE /-/log
@@ -69,6 +70,7 @@ class Settings(msgspec.Struct):
     throttle_burst: float | None = None
     keys: dict[str, str] | None = None
     expired: list[str] | None = None
+    allowed: dict[str, tuple[str, ...]] | None = None
 
 
 class _CutError(Exception):
@@ -348,6 +350,8 @@ class FakeOrigin:
             self.keys = settings.keys
         if settings.expired is not None:
             self.expired = set(settings.expired)
+        if settings.allowed is not None:
+            self.allowed = settings.allowed
 
     def counters(self) -> dict[str, object]:
         """Give all counts, as JSON can carry them."""

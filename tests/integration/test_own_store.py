@@ -5,8 +5,12 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 
+from gateway.operations.relay import NoContent
+from gateway.s3.effects import EFFECTS
+from gateway.s3.routes import Operation
 from storage.authority import Authority
 from storage.errors import (
     DurabilityNotPossibleError,
@@ -19,7 +23,7 @@ from storage.listing import ListQuery
 from storage.origin.credentials import Credentials, CredentialSource, StaticCredentials
 from storage.own_store import OwnStore
 from storage.policy import Freshness, FreshnessMode, Policy
-from storage.requests import CompletedPart, PutRequest, UploadRequest
+from storage.requests import CompletedPart, PutRequest, RelayReply, RelayRequest, UploadRequest
 from storage.types import MIB, ByteRange, CacheResult, ObjectName, RangeSpec, WriteMode
 from tests.fakes.origin_faults import Fault
 from tests.fakes.publishing import TARGET, publish, store as store_source, target
@@ -399,6 +403,79 @@ async def test_buckets_are_the_ones_that_the_origin_tells_the_key() -> None:
         assert [bucket.name for bucket in buckets] == [BUCKET, "mine"]
         assert "mine" not in it.running.origin.store.buckets
         assert it.asked("ListBuckets") == it.asked("DeleteBucket") == ["own"]
+
+
+# --- what is relayed -----------------------------------------------------------------------------------------------------
+
+
+def relayed(operation: Operation, method: str, name: ObjectName, *query: tuple[str, str]) -> RelayRequest:
+    """Make a request that the origin is to answer."""
+    return RelayRequest(operation.value, method, name, EFFECTS[operation], query)
+
+
+async def status(call: Awaitable[RelayReply]) -> int:
+    """Give the status of an answer, and let it go."""
+    reply = await call
+    await reply.body.close()
+    return reply.status
+
+
+async def test_what_is_relayed_is_asked_with_the_own_credentials() -> None:
+    """Tags are read and written as the origin lets this key, of what was acknowledged; anything else is its 403."""
+    async with own(policy=Policy(flush_delay_s=3600)) as it:
+        for name in (MINE, OTHERS):
+            await it.running.put(name.key, b"acknowledged")
+        tags = relayed(Operation.GET_OBJECT_TAGGING, "GET", MINE, ("tagging", ""))
+        untag = relayed(Operation.DELETE_OBJECT_TAGGING, "DELETE", MINE, ("tagging", ""))
+        other = msgspec.structs.replace(tags, name=OTHERS)
+        untag_other = msgspec.structs.replace(untag, name=OTHERS)
+
+        assert await status(it.store.relay(tags)) == 200
+        assert await status(it.store.relay(untag, NoContent())) == 204
+        assert await status(it.store.relay(other)) == 403
+        assert await status(it.store.relay(untag_other, NoContent())) == 403
+        assert set(it.asked("GetObjectTagging") + it.asked("DeleteObjectTagging")) == {"own"}
+
+
+async def test_what_cannot_be_flushed_is_told_to_who_may_know_of_it_when_it_is_relayed() -> None:
+    """A quarantined change stands before the origin's answer: 409 for who may see the name, 403 for who may not."""
+    async with own() as it:
+        it.running.origin.faults.add(
+            Fault(operation="PutObject", status=400, code="InvalidArgument", times=2)
+        )
+        for name in (MINE, OTHERS):
+            await it.running.put(name.key, b"refused")
+        flusher = it.running.engine._components.flusher
+        await until(lambda: all(flusher.quarantine_reason(name) for name in (MINE, OTHERS)))
+        tags = relayed(Operation.GET_OBJECT_TAGGING, "GET", MINE, ("tagging", ""))
+        untag = relayed(Operation.DELETE_OBJECT_TAGGING, "DELETE", MINE, ("tagging", ""))
+        versions = relayed(
+            Operation.LIST_OBJECT_VERSIONS,
+            "GET",
+            ObjectName(BUCKET, ""),
+            ("versions", ""),
+            ("prefix", "mine/"),
+        )
+        elsewhere = msgspec.structs.replace(versions, query=(("versions", ""),))
+
+        for wish, content in ((tags, None), (untag, NoContent()), (versions, None)):
+            with pytest.raises(QuarantinedError):
+                await it.store.relay(wish, content)
+        await refused(it.store.relay(msgspec.structs.replace(tags, name=OTHERS)))
+        await refused(it.store.relay(msgspec.structs.replace(untag, name=OTHERS), NoContent()))
+        await refused(it.store.relay(elsewhere))
+
+
+async def test_a_bucket_is_closed_for_who_may_see_it_alone() -> None:
+    """A change of a bucket's facts by a key that may not see it is refused before anything here waits for it."""
+    async with own() as it:
+        wish = relayed(Operation.PUT_BUCKET_VERSIONING, "PUT", ObjectName(BUCKET, ""), ("versioning", ""))
+        it.running.origin.store.put(BUCKET, MINE.key, b"bytes")
+
+        await refused(it.store.relay(wish, NoContent()))
+
+        assert not it.running.engine._components.facts.dropped
+        assert it.asked("PutBucketVersioning") == []
 
 
 # --- published targets ---------------------------------------------------------------------------------------------------
