@@ -37,7 +37,7 @@ from storage.life import Life
 from storage.listing import ListQuery, ListResult
 from storage.opened import Opened
 from storage.origin.wire import is_conditional
-from storage.own_store import OwnStore, OwnStoreParts
+from storage.own_store import OwnStore, OwnStoreParts, told_part
 from storage.publish import View
 from storage.published_lister import OnGeneration, unheard
 from storage.records import FORMAT, BucketFacts, EpochEnded, ObjectRecord
@@ -351,12 +351,7 @@ class Engine:
             NotSupportedError: The origin says nothing of parts.
             OriginError: 416 where there is no such part, and whatever else the origin says.
         """
-        if record.origin is None:
-            raise NotSupportedError(f"the parts of {name} are not known")
-        found = await self._parts.origin.head_part(name, number, if_match=record.origin.etag)
-        if not found.count or found.span.stop > record.size:
-            raise NotSupportedError(f"the origin does not tell the parts of {name}")
-        return found
+        return await told_part(self._parts.origin, name, record, number)
 
     async def view(self, name: ObjectName) -> View | None:
         """Say how a name under a published target is read; None where it means itself. See `Pointers.view`."""

@@ -12,6 +12,7 @@ A page of a listing proves the right to the names under its prefix, so what is a
 A published target is followed by those who may read its manifest; for others the names under it mean themselves.
 """
 
+import dataclasses
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from storage.effects import Changes, Needs
 from storage.errors import (
     DurabilityNotPossibleError,
     NoSuchKeyError,
+    NoSuchUploadError,
+    NotSupportedError,
     OriginRefusedError,
     OriginSuspendedError,
     OriginUnavailableError,
@@ -40,9 +43,10 @@ from storage.passing import Passing
 from storage.pointers import Pointers
 from storage.publish import Pointer, Target, Targets, View
 from storage.published_lister import OnGeneration, PublishedLister, unheard
-from storage.records import FORMAT, BucketFacts, ObjectState
+from storage.records import FORMAT, BucketFacts, ObjectRecord, ObjectState
 from storage.relay import Relay
 from storage.requests import (
+    Body,
     BucketEntry,
     CompletedPart,
     Content,
@@ -58,8 +62,8 @@ from storage.requests import (
 )
 from storage.stats import Stats
 from storage.through import quarantined_error
-from storage.types import Checksum, ObjectName, RangeSpec, WriteMode
-from storage.uploads import page_of_uploads
+from storage.types import Checksum, ObjectName, PartSpan, RangeSpec, WriteMode
+from storage.uploads_lister import UploadsQuery
 
 REASON: Final = "own credentials"
 """Why a write of such a key goes through, in `x-cache-reason`."""
@@ -197,6 +201,10 @@ class OwnStore:
             await self._permits.check(name)
         except NoSuchKeyError:
             return
+
+    async def part_span(self, name: ObjectName, record: ObjectRecord, number: int) -> PartSpan:
+        """Say which bytes of a version one part is, where its record does not; errors as `told_part`."""
+        return await told_part(self._parts.origin, name, record, number)
 
     async def view(self, name: ObjectName) -> View | None:
         """Say how a name under a published target is read; None where it means itself."""
@@ -371,6 +379,30 @@ class OwnStore:
             passing = self._passing(components)
             return _reasoned(await passing.upload_part(name, upload_id, number, content, origin_headers))
 
+    def keeps_upload(self, upload_id: str) -> bool:
+        """Say that none of this authority's uploads is kept here."""
+        del upload_id
+        return False
+
+    async def copy_part(
+        self, name: ObjectName, upload_id: str, number: int, body: Body, size: int
+    ) -> PutResult:
+        """Refuse: no upload of this authority's is kept here; closes the body."""
+        del name, number, size
+        await body.close()
+        raise NoSuchUploadError(f"upload {upload_id} is not kept here")
+
+    async def upload_part_copy(
+        self, source: ObjectName, name: ObjectName, upload_id: str, number: int, headers: Headers = ()
+    ) -> PutResult:
+        """Have the origin copy a part, of a source that it lets this authority read."""
+        view = await self.view(source)
+        shown = view.name if view else source
+        async with self._parts.writing(name) as components:
+            await self._make_readable(components, shown)
+            passing = self._passing(components)
+            return _reasoned(await passing.copy_part(shown, name, upload_id, number, headers))
+
     async def complete_upload(  # noqa: PLR0913  # what the operation takes
         self,
         name: ObjectName,
@@ -413,17 +445,28 @@ class OwnStore:
         max_uploads: int,
     ) -> UploadsPage:
         """Give one page of a bucket's open uploads at the origin."""
-        theirs = await self._passing(self._parts.components()).uploads(bucket, prefix)
-        return page_of_uploads(
-            theirs,
-            prefix=prefix,
-            delimiter=delimiter,
-            after=(key_marker, upload_id_marker),
-            max_uploads=max_uploads,
-        )
+        lister = dataclasses.replace(self._parts.components().uploads_lister, origin=self._parts.origin)
+        query = UploadsQuery(bucket, prefix, delimiter, (key_marker, upload_id_marker), max_uploads)
+        return await lister.page(query, ())
 
     def _passing(self, components: Components) -> Passing:
         return components.passing.signed_by(self._parts.origin, self._parts.control)
+
+
+async def told_part(origin: OriginClient, name: ObjectName, record: ObjectRecord, number: int) -> PartSpan:
+    """Ask the origin which bytes of a clean version one part of its upload is.
+
+    Raises:
+        ObjectChangedError: The origin holds another version.
+        NotSupportedError: The origin says nothing of parts.
+        OriginError: 416 where there is no such part, and whatever else the origin says.
+    """
+    if record.origin is None:
+        raise NotSupportedError(f"the parts of {name} are not known")
+    found = await origin.head_part(name, number, if_match=record.origin.etag)
+    if not found.count or found.span.stop > record.size:
+        raise NotSupportedError(f"the origin does not tell the parts of {name}")
+    return found
 
 
 def _refuse_disk(mode: WriteMode | None) -> None:

@@ -62,7 +62,8 @@ class Passing:
 
     def signed_by(self, origin: OriginClient, control: ControlLane) -> "Passing":
         """Pass on as another authority."""
-        return Passing(replace(self._parts, origin=origin, control=control))
+        conditional = replace(self._parts.conditional, origin=origin)
+        return Passing(replace(self._parts, origin=origin, control=control, conditional=conditional))
 
     # --- buckets -----------------------------------------------------------------------------------------------------
 

@@ -97,7 +97,8 @@ class Writer:
 
     def signed_by(self, origin: OriginClient) -> "Writer":
         """Write as another authority; only what goes through asks the origin."""
-        return Writer(replace(self._parts, origin=origin))
+        conditional = replace(self._parts.conditional, origin=origin)
+        return Writer(replace(self._parts, origin=origin, conditional=conditional))
 
     async def put(self, request: PutRequest, content: Content) -> PutResult:
         """Store an object; on return it is durable on the local disk or at the origin, as the mode asks.
