@@ -260,7 +260,7 @@ class S3Server:
             _require_admin(identity)
             exchange.operation = "Admin"
             return await parts.own_paths.answer(request)
-        operation = route(request)
+        operation = _routed(request, identity)
         exchange.operation = operation.value
         context = self._context(identity, body, exchange.wire)
         authorise(context.access, operation, request, is_signed=context.is_signed)
@@ -445,6 +445,16 @@ class S3Server:
                 is_cut=exchange.is_cut,
             )
         )
+
+
+def _routed(request: S3Request, identity: Authenticated | None) -> Operation:
+    """Find the operation; without a signature, what is none is no open read either, and is refused as all else is."""
+    try:
+        return route(request)
+    except S3Error as error:
+        if identity is None:
+            raise S3Error(ErrorCode.ACCESS_DENIED) from error
+        raise
 
 
 def _require_admin(identity: Authenticated | None) -> None:

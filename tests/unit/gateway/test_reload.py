@@ -151,10 +151,10 @@ async def test_settings_that_lost_all_keys_are_refused() -> None:
     cut = await bench.with_text(CONFIG)
 
     assert cut.reason.startswith("keys: all 2 that are in force are gone; allowed: ")
-    assert set(bench.credentials) == {"a", "b", "c"}
+    assert set(bench.credentials.by_access_key) == {"a", "b", "c"}
     assert (await bench.with_text(CONFIG + keys[: len(keys) // 2])).is_taken
     assert (await bench.with_text(CONFIG.replace('access_key = "a"', 'access_key = "d"'))).is_taken
-    assert set(bench.credentials) == {"d"}
+    assert set(bench.credentials.by_access_key) == {"d"}
 
 
 async def test_a_certificate_is_exchanged_only_as_a_pair(tmp_path: Path) -> None:
