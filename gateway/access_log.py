@@ -37,6 +37,7 @@ class AccessEntry(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         time: Wall time of the request's head, seconds.
+        access_key: Id of the key that signed; "" for an anonymous request, and for one whose signature was not good.
         cache: The value of x-cache, "" where the answer had none.
         bytes_in: Payload bytes received, without transfer framing.
         bytes_out: Body bytes sent, which may be fewer than announced where the connection broke.
@@ -58,6 +59,7 @@ class AccessEntry(msgspec.Struct, frozen=True, gc=False):
     bytes_out: int
     origin_s: float
     duration_s: float
+    access_key: str = ""
     is_cut: bool = False
 
 

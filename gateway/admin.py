@@ -27,7 +27,7 @@ from typing import Final, Protocol
 import msgspec
 from aiohttp import web
 
-from gateway.context import ObjectStore, S3Response
+from gateway.context import OperatorStore, S3Response
 from gateway.explain import PolicyExplanation, explain
 from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
 from gateway.s3.request import ADMIN_BUCKET, S3Request
@@ -92,7 +92,12 @@ class Admin:
     """
 
     def __init__(
-        self, store: ObjectStore, exporter: Exporter, *, has_own_port: bool, live: LiveSettings | None = None
+        self,
+        store: OperatorStore,
+        exporter: Exporter,
+        *,
+        has_own_port: bool,
+        live: LiveSettings | None = None,
     ) -> None:
         self._store: Final = store
         self._live: Final = live

@@ -26,15 +26,16 @@ import uvloop
 from gateway.access_log import AccessLog
 from gateway.admin import Admin, MetricsServer
 from gateway.body import Intake, MemoryBudget
-from gateway.build import Surroundings, build_engine
-from gateway.context import ObjectStore
+from gateway.build import OwnStores, Surroundings, build_engine
+from gateway.context import ObjectStore, OperatorStore
 from gateway.idle_settings import idle_settings
 from gateway.reload import Reload, ReloadParts
-from gateway.s3.auth import Credential
+from gateway.s3.auth import Credential, CredentialsInForce
 from gateway.server import S3Server, ServerParts
 from gateway.settings import ClientKey, Settings
 from gateway.telemetry import Exporter, RequestStats
 from gateway.tls import server_context
+from storage.authority import Authority
 from storage.clock import SystemClock
 from storage.policy import PoliciesInForce
 from storage.requests import BarrierReport
@@ -58,8 +59,12 @@ ACCESS_LOG_OFF: Final = "off"
 _log = logging.getLogger(__name__)
 
 
-class Engine(ObjectStore, Protocol):
+class Engine(OperatorStore, Protocol):
     """The engine with its life: opened by `OpenEngine`, run, drained, closed."""
+
+    def own_store(self, authority: Authority) -> ObjectStore:
+        """Give the store as a client key sees it that has an authority of its own at the origin."""
+        ...
 
     async def run(self) -> None:
         """Do the background work until closed."""
@@ -199,6 +204,7 @@ class Gateway:
         self._server: Final = S3Server(
             ServerParts(
                 store=engine,
+                own_stores=OwnStores(engine.own_store, settings.read_permit_ttl),
                 own_paths=Admin(engine, exporter, has_own_port=has_own_port, live=self._reload),
                 credentials=credentials,
                 domains=settings.domains,
@@ -267,14 +273,23 @@ class Gateway:
             _log.warning("%d changes are not at the origin; the next start goes on", report.remaining)
 
 
-def _credentials(settings: Settings) -> dict[str, Credential]:
-    return {key.access_key: _credential(key) for key in settings.client_keys}
+def _credentials(settings: Settings) -> CredentialsInForce:
+    return CredentialsInForce(
+        {key.access_key: _credential(key) for key in settings.client_keys}, settings.anonymous
+    )
 
 
 def _credential(key: ClientKey) -> Credential:
     # Kept with uploads and pending writes, where the key itself does not belong.
     credential_id = hashlib.sha256(key.access_key.encode()).hexdigest()[:16]
-    return Credential(key.access_key, key.secret_key, credential_id, is_admin=key.is_admin)
+    return Credential(
+        key.access_key,
+        key.secret_key,
+        credential_id,
+        is_admin=key.is_admin,
+        access=key.access,
+        origin=key.origin,
+    )
 
 
 def _authority(host: str, port: int) -> str:

@@ -9,10 +9,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gateway.context import ObjectStore
 from gateway.s3.checksums import completed_checksums
-from gateway.setting_values import Addressing
+from gateway.setting_values import Addressing, OriginKeys
 from gateway.settings import Settings
 from storage.assembly import EngineParts, EngineSettings, EngineWorkers
+from storage.authority import Authority
 from storage.clock import Clock, SystemClock
 from storage.early_flush import EarlyFlushSettings
 from storage.engine import Engine
@@ -249,6 +251,31 @@ def _engine_settings(settings: Settings) -> EngineSettings:
         ),
         early_flush=EarlyFlushSettings(bytes_min=settings.early_flush_bytes),
     )
+
+
+class OwnStores:
+    """The stores of client keys that have credentials of their own at the origin; one for each set of credentials."""
+
+    def __init__(self, make: Callable[[Authority], ObjectStore], believed_s: float) -> None:
+        """Take what makes a store, and how long the origin's word on what may be read is good."""
+        self._make = make
+        self._believed_s = believed_s
+        self._made: dict[OriginKeys, ObjectStore] = {}
+
+    def __call__(self, keys: OriginKeys) -> ObjectStore:
+        """Give the store of these credentials, made at the first call."""
+        made = self._made.get(keys)
+        if made is None:
+            authority = Authority(f"own-{len(self._made) + 1}", own_credentials(keys), self._believed_s)
+            made = self._made[keys] = self._make(authority)
+        return made
+
+
+def own_credentials(keys: OriginKeys) -> CredentialSource:
+    """Make the source of a client key's own credentials at the origin."""
+    if keys.profile:
+        return ChainCredentials(keys.profile)
+    return StaticCredentials(Credentials(keys.access_key, keys.secret_key, keys.session_token))
 
 
 def origin_settings(settings: Settings) -> OriginSettings:

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from gateway.grants import EVERYTHING, Access
 from gateway.s3.documents_out import Owner
 from gateway.s3.request import S3Request
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
@@ -255,6 +256,10 @@ class ObjectStore(Protocol):
         """Give one page of a bucket's open uploads."""
         ...
 
+
+class OperatorStore(ObjectStore, Protocol):
+    """The storage engine as the gateway's own verbs see it; always with the gateway's own authority at the origin."""
+
     def start_barrier(self, bucket: str, prefix: str) -> BarrierReport:
         """Begin a flush of all that is acknowledged now under a prefix."""
         ...
@@ -315,6 +320,7 @@ class OperationContext:
         region: The gateway's own region, what GetBucketLocation and signatures speak of.
         scheme: `http` or `https`, as clients reach the gateway.
         stamps: Headers that the operation gives to its answer whatever that will be, an error too.
+        access: What its sender may do: for names that do not stand in the request's head.
     """
 
     store: ObjectStore
@@ -325,6 +331,7 @@ class OperationContext:
     region: str
     scheme: str
     stamps: list[tuple[str, str]] = field(default_factory=list)
+    access: Access = EVERYTHING
 
 
 Operator = Callable[[OperationContext, S3Request], Awaitable[S3Response]]

@@ -1,4 +1,4 @@
-"""Take over settings that changed, without a restart: policies, client keys, certificate. SIGHUP, or `POST /-/reload`.
+"""Take over settings that changed, without a restart: policies, client keys and their rights, certificate. SIGHUP, or `POST /-/reload`.
 
     read again (file, variables, flags) ─> checked whole ─> taken over in one step of the event loop
                                               └─> refused with one line; what was in force stays
@@ -20,7 +20,7 @@ from typing import Final
 
 from gateway.admin import ReloadReport
 from gateway.idle_settings import idle_settings
-from gateway.s3.auth import Credential
+from gateway.s3.auth import CredentialsInForce
 from gateway.setting_rows import POLICY_TABLE, TABLE
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry import RequestStats
@@ -46,16 +46,16 @@ class ReloadParts:
     Attributes:
         started: The settings that the gateway was started with.
         reread: Reads the settings again. Blocks.
-        credentials: By access key; the mapping that the server asks.
-        make_credentials: Makes what is in it of settings.
+        credentials: Keys and their rights; what the server asks.
+        make_credentials: Makes them of settings.
         context: The listener's, None without TLS.
     """
 
     started: Settings
     reread: Callable[[], Settings]
     policies: PoliciesInForce
-    credentials: dict[str, Credential]
-    make_credentials: Callable[[Settings], dict[str, Credential]]
+    credentials: CredentialsInForce
+    make_credentials: Callable[[Settings], CredentialsInForce]
     context: ssl.SSLContext | None
     workers: Workers
     stats: RequestStats
@@ -136,17 +136,16 @@ class Reload:
         after = dataclasses.replace(
             before,
             keys=fresh.keys,
+            anonymous=fresh.anonymous,
             policies=fresh.policies,
             policy_lines=fresh.policy_lines,
             default_lines=fresh.default_lines,
             **{name: getattr(fresh, name) for name in _TAKEN_OVER},
         )
         parts.policies.table = after.policy_table()
-        credentials = parts.make_credentials(after)
-        parts.credentials.clear()
-        parts.credentials.update(credentials)
+        parts.credentials.use(parts.make_credentials(after))
         self.settings = after
-        names = [row.name for row in TABLE if row.name in _TAKEN_OVER] + ["keys", "policies"]
+        names = [row.name for row in TABLE if row.name in _TAKEN_OVER] + ["keys", "anonymous", "policies"]
         changed = [name for name in names if getattr(before, name) != getattr(after, name)]
         if has_new_pair and not {*_CERTIFICATE} & {*changed}:
             changed.append("the certificate")

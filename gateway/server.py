@@ -1,4 +1,4 @@
-"""The road of a request: parse, authenticate, authorise, route, operate, respond. `S3Server._answer` is the whole of it.
+"""The road of a request: parse, authenticate, route, authorise, operate, respond. `S3Server._answer` is the whole of it.
 
 aiohttp's low-level server gives the head and a stream for the body; everything written to a client goes through
 `gateway/respond.py`. aiohttp expects a response object back from a handler: KEPT and CLOSED say what becomes of the
@@ -16,7 +16,7 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -34,14 +34,16 @@ from gateway.late_answer import BLANKS_EVERY_S, LONG_OPERATIONS, LateBody, answe
 from gateway.listener import Listener, Written
 from gateway.operations.table import operate
 from gateway.respond import Sender, Wire, head_bytes
-from gateway.s3.auth import Authenticated, Credential, authenticate
+from gateway.s3.auth import Authenticated, Credential, CredentialsInForce, authenticate
 from gateway.s3.dates import http_date
 from gateway.s3.errors import ErrorCode, S3Error, render
 from gateway.s3.failures import to_s3_error, with_names
 from gateway.s3.post_object import put_request
 from gateway.s3.post_policy import authenticate_form, check_policy, read_policy
 from gateway.s3.request import ADMIN_BUCKET, Headers, S3Request, parse, read_headers
+from gateway.s3.rights import authorise
 from gateway.s3.routes import Operation, is_form, route
+from gateway.setting_values import OriginKeys
 from gateway.telemetry import RequestStats
 from storage.clock import Clock
 from storage.errors import StorageError
@@ -83,14 +85,16 @@ class ServerParts:
     """What the server works with; made once by `gateway/app.py`.
 
     Attributes:
-        credentials: By access key.
+        own_stores: Gives the store as it is to a key with these credentials at the origin.
+        credentials: Who may ask; read anew for each request.
         domains: Base domains of virtual-host style.
         random: Request ids are drawn from it.
     """
 
     store: ObjectStore
+    own_stores: Callable[[OriginKeys], ObjectStore]
     own_paths: OwnPaths
-    credentials: Mapping[str, Credential]
+    credentials: CredentialsInForce
     domains: tuple[str, ...]
     region: str
     clock: Clock
@@ -114,6 +118,7 @@ class _Exchange:
         self.request_id: Final = request_id
         self.request: S3Request | None = None
         self.body: IncomingBody | None = None
+        self.access_key = ""
         self.operation = "Unknown"
         self.status = 0
         self.code = ""
@@ -248,14 +253,17 @@ class S3Server:
         self._cross_origin.begin(request)
         if is_form(request):
             return await self._answer_form(exchange, request, body)
-        identity = body.identity = authenticate(request, parts.credentials, received_at_s)
-        authorise(identity, request)
+        identity = body.identity = authenticate(request, parts.credentials.by_access_key, received_at_s)
+        if identity is not None:
+            exchange.access_key = identity.credential.access_key
         if request.bucket == ADMIN_BUCKET:
+            _require_admin(identity)
             exchange.operation = "Admin"
             return await parts.own_paths.answer(request)
-        operation = route(request)
+        operation = _routed(request, identity)
         exchange.operation = operation.value
         context = self._context(identity, body, exchange.wire)
+        authorise(context.access, operation, request, is_signed=context.is_signed)
         exchange.stamps = context.stamps
         try:
             working = operate(operation, context, request)
@@ -283,25 +291,33 @@ class S3Server:
         form = FormBody(body, self._parts.intake, request.headers)
         fields = await form.read_fields()
         put = exchange.request = put_request(request, fields)
-        identity = authenticate_form(fields, self._parts.credentials)
+        identity = authenticate_form(fields, self._parts.credentials.by_access_key)
+        exchange.access_key = identity.credential.access_key
         policy = read_policy(fields["policy"])
         check_policy(policy, fields, request.bucket, request.received_at_s)
-        authorise(identity, put)
-        form.allow(policy, put.headers)
         context = self._context(identity, form, exchange.wire)
+        authorise(context.access, Operation.POST_OBJECT, put, is_signed=True)
+        form.allow(policy, put.headers)
         exchange.stamps = context.stamps
         return await operate(Operation.POST_OBJECT, context, put)
 
-    def _context(self, identity: Authenticated, body: RequestBody, wire: Wire) -> OperationContext:
+    def _context(self, identity: Authenticated | None, body: RequestBody, wire: Wire) -> OperationContext:
+        credential = None if identity is None else identity.credential
         return OperationContext(
-            store=self._parts.store,
+            store=self._store(credential),
             body=body,
             clock=self._parts.clock,
-            credential_id=identity.credential.credential_id,
-            is_signed=True,
+            credential_id="" if credential is None else credential.credential_id,
+            is_signed=credential is not None,
             region=self._parts.region,
             scheme="https" if wire.is_tls else "http",
+            access=self._parts.credentials.anonymous if credential is None else credential.access,
         )
+
+    def _store(self, credential: Credential | None) -> ObjectStore:
+        if credential is None or credential.origin is None:
+            return self._parts.store
+        return self._parts.own_stores(credential.origin)
 
     def _body(self, raw: web.BaseRequest, headers: Headers, wire: Wire) -> IncomingBody:
         expects_continue = (headers.get("expect") or "").lower() == "100-continue"
@@ -425,18 +441,25 @@ class S3Server:
                 bytes_out=bytes_out,
                 origin_s=round(origin_s, 6),
                 duration_s=round(duration_s, 6),
+                access_key=exchange.access_key,
                 is_cut=exchange.is_cut,
             )
         )
 
 
-def authorise(identity: Authenticated, request: S3Request) -> None:
-    """Refuse what the key may not do: the gateway's own verbs need the admin right.
+def _routed(request: S3Request, identity: Authenticated | None) -> Operation:
+    """Find the operation; without a signature, what is none is no open read either, and is refused as all else is."""
+    try:
+        return route(request)
+    except S3Error as error:
+        if identity is None:
+            raise S3Error(ErrorCode.ACCESS_DENIED) from error
+        raise
 
-    Raises:
-        S3Error: AccessDenied.
-    """
-    if request.bucket == ADMIN_BUCKET and not identity.credential.is_admin:
+
+def _require_admin(identity: Authenticated | None) -> None:
+    """Refuse the gateway's own verbs to all but keys with the admin right."""
+    if identity is None or not identity.credential.is_admin:
         raise S3Error(ErrorCode.ACCESS_DENIED)
 
 

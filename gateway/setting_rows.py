@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
+from gateway.grants import GRANT_FORM, parse_grant
 from gateway.setting_values import (
     Addressing,
     LogLevel,
@@ -123,6 +124,8 @@ TABLE: Final[tuple[Row[object], ...]] = (
     Row("origin_bytes_per_s", parse_size, "0", f"{_SIZE}; 0 for no limit", "the most bytes a second to and from the origin"),
     Row("origin_timeout_s", not_under(0.1, parse_duration), "60s", f"{_DURATION}; at least 100ms",
         "how long the origin may be silent"),
+    Row("read_permit_ttl", parse_duration, "60s", f"{_DURATION}; 0 to ask each time",
+        "how long the origin's word is good on what a key with origin credentials of its own may read"),
     CACHE_DIR,
     Row("cache_size", not_under(CACHE_SIZE_MIN, parse_size), "10GiB", f"{_SIZE}; at least 16MiB",
         "how much the cache may hold"),
@@ -158,7 +161,20 @@ TABLE: Final[tuple[Row[object], ...]] = (
 KEY_ID: Final = Row("access_key", parse_text, "", "an access key id", "what clients sign with")
 KEY_SECRET: Final = Row("secret_key", parse_text, "", "the key's secret", "what clients sign with", is_secret=True)
 KEY_ADMIN: Final = Row("admin", parse_truth, "false", "true, false", "whether the key has the admin right")
-KEY_TABLE: Final = (KEY_ID, KEY_SECRET, KEY_ADMIN)
+KEY_ANONYMOUS: Final = Row("anonymous", parse_truth, "false", "true, false; true has no keys beside it, and grants of read alone",
+                           "whether the table is about requests without a signature")
+KEY_GRANTS: Final = Row("grants", parse_grant, "", f"a list of texts {GRANT_FORM}",
+                        "what the key may do and nothing else; left out, it may do everything")
+KEY_ORIGIN_ID: Final = Row("origin_access_key", parse_text, "", "an access key id", "signs what this key asks of the origin")
+KEY_ORIGIN_SECRET: Final = Row("origin_secret_key", parse_text, "", "the key's secret", "the same", is_secret=True)
+KEY_ORIGIN_TOKEN: Final = Row("origin_session_token", parse_text, "", "a session token", "goes with a temporary origin key",
+                              is_secret=True)
+KEY_ORIGIN_PROFILE: Final = Row("origin_profile", parse_text, "", "a profile of the AWS configuration files, and no keys beside it",
+                                "where the credentials come from that sign what this key asks of the origin")
+KEY_ORIGIN_TABLE: Final = (KEY_ORIGIN_ID, KEY_ORIGIN_SECRET, KEY_ORIGIN_TOKEN, KEY_ORIGIN_PROFILE)
+"""How a [[keys]] table gives a key an authority of its own at the origin."""
+
+KEY_TABLE: Final = (KEY_ID, KEY_SECRET, KEY_ADMIN, KEY_ANONYMOUS, KEY_GRANTS, *KEY_ORIGIN_TABLE)
 """What a [[keys]] table holds."""
 
 POLICY_MATCH: Final = Row("match", parse_text, "", "s3://BUCKET/PREFIX*, where BUCKET may be *, and no bucket or prefix beside it",

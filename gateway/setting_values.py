@@ -6,7 +6,7 @@ allowed; `gateway/settings.py` turns that into the one line that names the setti
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -52,6 +52,16 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class OriginKeys:
+    """Credentials at the origin: a key pair, with a session token or not, or a profile of the AWS configuration files."""
+
+    access_key: str = ""
+    secret_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from gateway.grants import EVERYTHING, GRANTS_MAX, NOTHING, Access, Grant, Right
 from gateway.setting_rows import (
     ACCESS_KEY,
     CACHE_DIR,
@@ -20,7 +21,14 @@ from gateway.setting_rows import (
     FLUSH_DELAY,
     FRESHNESS,
     KEY_ADMIN,
+    KEY_ANONYMOUS,
+    KEY_GRANTS,
     KEY_ID,
+    KEY_ORIGIN_ID,
+    KEY_ORIGIN_PROFILE,
+    KEY_ORIGIN_SECRET,
+    KEY_ORIGIN_TABLE,
+    KEY_ORIGIN_TOKEN,
     KEY_SECRET,
     KEY_TABLE,
     ON_CONFLICT,
@@ -39,7 +47,7 @@ from gateway.setting_rows import (
     WRITE,
     Row,
 )
-from gateway.setting_values import Address, Addressing, LogLevel, Share
+from gateway.setting_values import Address, Addressing, LogLevel, OriginKeys, Share
 from gateway.toml_lines import TableLines, tables_of
 from storage.policy import ANY_BUCKET, Freshness, OnConflict, Policy, PolicyTable, RetentionPriority
 from storage.publish import Targets
@@ -72,11 +80,17 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """A key pair that clients sign with. `is_admin` lets it use what lies under `/-/`."""
+    """A key pair that clients sign with. `is_admin` lets it use what lies under `/-/`, `access` says what else it may do.
+
+    Attributes:
+        origin: Its own credentials at the origin; None where it shares the gateway's.
+    """
 
     access_key: str
     secret_key: str = field(repr=False)
     is_admin: bool = False
+    access: Access = EVERYTHING
+    origin: OriginKeys | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +101,7 @@ class Settings:
 
     Attributes:
         keys: From [[keys]] tables; `client_keys` adds the pair of access_key and secret_key.
+        anonymous: What requests without a signature may do, from [[keys]] tables that say so.
         policies: From [[policies]] tables, the first match wins; `policy_table` adds the default.
         policy_lines: Where each of them stands in the config file, and which settings it has of its own.
         default_lines: The same of the default policy; line 0 is a variable or a flag.
@@ -104,6 +119,7 @@ class Settings:
     origin_requests_per_s: float
     origin_bytes_per_s: int
     origin_timeout_s: float
+    read_permit_ttl: float
     cache_dir: str
     cache_size: int
     dirty_bytes_max: Share
@@ -135,6 +151,7 @@ class Settings:
     shutdown_grace_s: float
     seed: int | None
     keys: tuple[ClientKey, ...] = ()
+    anonymous: Access = NOTHING
     policies: tuple[Policy, ...] = ()
     policy_lines: tuple[TableLines, ...] = ()
     default_lines: TableLines = field(default_factory=TableLines)
@@ -204,9 +221,11 @@ def load(config_text: str | None, environment: Mapping[str, str], flags: Mapping
     _check_pairs(settings)
     default = _built_policy(lambda: settings.default_policy, "the default policy")
     policies = _tables(document, "policies", lines)
+    keys, anonymous = _keys(_tables(document, "keys", lines))
     settings = dataclasses.replace(
         settings,
-        keys=tuple(_client_key(table, where) for table, where in _tables(document, "keys", lines)),
+        keys=keys,
+        anonymous=anonymous,
         policies=tuple(_policy(table, where, default) for table, where in policies),
         policy_lines=tuple(_own_lines(table, where) for table, where in policies),
         default_lines=_default_lines(document, environment, chosen, top),
@@ -320,16 +339,83 @@ def _default_lines(
     return TableLines(keys=keys)
 
 
+def _keys(tables: Sequence[tuple[Mapping[str, object], _Where]]) -> tuple[tuple[ClientKey, ...], Access]:
+    """Read the [[keys]] tables: keys that sign, and what goes without a signature."""
+    keys: list[ClientKey] = []
+    anonymous: list[Grant] = []
+    for table, where in tables:
+        _refuse_unknown(table, [row.name for row in KEY_TABLE], where.at)
+        if _from_table(KEY_ANONYMOUS, table, where, default=False):
+            anonymous += _anonymous(table, where)
+        else:
+            keys.append(_client_key(table, where))
+    return tuple(keys), Access(tuple(anonymous))
+
+
 def _client_key(table: Mapping[str, object], where: _Where) -> ClientKey:
-    _refuse_unknown(table, [row.name for row in KEY_TABLE], where.at)
+    access = _grants(table, where)
     key = ClientKey(
         _from_table(KEY_ID, table, where, ""),
         _from_table(KEY_SECRET, table, where, ""),
         is_admin=_from_table(KEY_ADMIN, table, where, default=False),
+        access=EVERYTHING if access is None else Access(access),
+        origin=_origin_keys(table, where),
     )
     if not key.access_key or not key.secret_key:
         raise SettingsError(f"keys ({where}): access_key and secret_key are both needed")
+    if key.is_admin and access is not None:
+        # What lies under /-/ names every object, and changes any.
+        raise SettingsError(
+            f"grants ({where.at(KEY_GRANTS.name)}): a key with the admin right may do everything; "
+            "allowed: one of admin and grants"
+        )
     return key
+
+
+def _origin_keys(table: Mapping[str, object], where: _Where) -> OriginKeys | None:
+    """Read a key's own credentials at the origin; None where its table has none."""
+    keys = OriginKeys(
+        _from_table(KEY_ORIGIN_ID, table, where, ""),
+        _from_table(KEY_ORIGIN_SECRET, table, where, ""),
+        _from_table(KEY_ORIGIN_TOKEN, table, where, ""),
+        _from_table(KEY_ORIGIN_PROFILE, table, where, ""),
+    )
+    if keys == OriginKeys():
+        return None
+    if keys.profile and keys != OriginKeys(profile=keys.profile):
+        raise SettingsError(
+            f"origin_profile ({where.at(KEY_ORIGIN_PROFILE.name)}): set beside keys; allowed: {KEY_ORIGIN_PROFILE.allowed}"
+        )
+    if not keys.profile and not (keys.access_key and keys.secret_key):
+        raise SettingsError(f"keys ({where}): origin_access_key and origin_secret_key are both needed")
+    return keys
+
+
+def _anonymous(table: Mapping[str, object], where: _Where) -> tuple[Grant, ...]:
+    """Read a table about requests without a signature, which may read and nothing else."""
+    for row in (KEY_ID, KEY_SECRET, KEY_ADMIN, *KEY_ORIGIN_TABLE):
+        if row.name in table:
+            raise SettingsError(
+                f"{row.name} ({where.at(row.name)}): set beside anonymous; allowed: {KEY_ANONYMOUS.allowed}"
+            )
+    grants = _grants(table, where)
+    if not grants or any(grant.rights != {Right.READ} for grant in grants):
+        raise SettingsError(
+            f"grants ({where.at(KEY_GRANTS.name)}): wrong beside anonymous; allowed: some, of read alone"
+        )
+    return grants
+
+
+def _grants(table: Mapping[str, object], where: _Where) -> tuple[Grant, ...] | None:
+    """Read the list of a key's grants; None where the table has none."""
+    if KEY_GRANTS.name not in table:
+        return None
+    texts, place = table[KEY_GRANTS.name], where.at(KEY_GRANTS.name)
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise SettingsError(f"grants ({place}): not a list of texts; allowed: {KEY_GRANTS.allowed}")
+    if len(texts) > GRANTS_MAX:
+        raise SettingsError(f"grants ({place}): {len(texts)} grants; allowed: at most {GRANTS_MAX}")
+    return tuple(_parsed(KEY_GRANTS, text, place) for text in texts)
 
 
 def _policy(table: Mapping[str, object], where: _Where, default: Policy) -> Policy:

@@ -35,6 +35,8 @@ from storage.errors import (
     DiskFailedError,
     DiskFullError,
     ObjectChangedError,
+    OriginRefusedError,
+    OriginSuspendedError,
     OriginUnavailableError,
     OverloadedError,
     SegmentGoneError,
@@ -171,6 +173,7 @@ class VersionBody:
         self._start = self._position = span.start
         self._stop = span.stop
         self._fill: Fill | None = None
+        self._begun: Fill | None = None
         self._stream: _Stream | None = None
         self._here_until = span.start  # bytes of a fill below it were here when the read was planned
         self._cuts = 0
@@ -269,6 +272,7 @@ class VersionBody:
         if fill is None:
             await self._begin_stream()
         else:
+            self._begun = fill
             self._follow(fill)
 
     def _missing(self) -> MissingSpan:
@@ -374,6 +378,12 @@ class VersionBody:
             if fill.is_refuted:
                 raise self._refuted(error) from error
             self._count_cut(error)
+        except (OriginRefusedError, OriginSuspendedError):
+            self._unfollow()
+            if fill is self._begun:
+                raise
+            # Refused to who began the fill, perhaps with other credentials: no answer to this read.
+            await self._begin_stream()
         except (DiskFullError, DiskFailedError, SegmentGoneError):
             # The cache failed, not the origin; what this read lacks it asks for itself.
             self._unfollow()

@@ -20,6 +20,7 @@ from typing import ClassVar, Final, TypeVar
 from storage.acknowledged import acknowledged_line, acknowledged_page
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.assembly import Components, EngineParts
+from storage.authority import Authority
 from storage.copied import CopiedContent
 from storage.errors import (
     EngineClosedError,
@@ -36,6 +37,7 @@ from storage.life import Life
 from storage.listing import ListQuery, ListResult
 from storage.opened import Opened
 from storage.origin.wire import is_conditional
+from storage.own_store import OwnStore, OwnStoreParts, told_part
 from storage.publish import View
 from storage.published_lister import OnGeneration, unheard
 from storage.records import FORMAT, BucketFacts, EpochEnded, ObjectRecord
@@ -311,6 +313,25 @@ class Engine:
             retry_after_s = self._reopening.retry_after_s(self._parts.clock.monotonic_s())
             raise UnknownOutcomeError(str(error), retry_after_s=retry_after_s) from error
 
+    def own_store(self, authority: Authority) -> OwnStore:
+        """Give the store as a client key sees it that has an authority of its own at the origin; it ends with the engine."""
+        origin = self._parts.origin.signed_by(authority.credentials)
+        control = self._parts.control.signed_by(authority.credentials)
+        parts = OwnStoreParts(
+            reading=self._reading,
+            writing=self._writing,
+            components=self._check_open,
+            origin=origin,
+            control=control,
+            clock=self._parts.clock,
+            stats=self.stats,
+            instance_id=self.instance_id,
+        )
+        store = OwnStore(authority, parts)
+        self._parts.adapters.push_async_exit(control)
+        self._parts.adapters.push_async_callback(store.close)
+        return store
+
     # --- objects -----------------------------------------------------------------------------------------------------
 
     async def open_object(
@@ -330,12 +351,7 @@ class Engine:
             NotSupportedError: The origin says nothing of parts.
             OriginError: 416 where there is no such part, and whatever else the origin says.
         """
-        if record.origin is None:
-            raise NotSupportedError(f"the parts of {name} are not known")
-        found = await self._parts.origin.head_part(name, number, if_match=record.origin.etag)
-        if not found.count or found.span.stop > record.size:
-            raise NotSupportedError(f"the origin does not tell the parts of {name}")
-        return found
+        return await told_part(self._parts.origin, name, record, number)
 
     async def view(self, name: ObjectName) -> View | None:
         """Say how a name under a published target is read; None where it means itself. See `Pointers.view`."""
@@ -402,7 +418,7 @@ class Engine:
         self, source: ObjectName, target: ObjectName, headers: Headers, credential_id: str = ""
     ) -> PutResult:
         """Copy an object at the origin; see `Passing.copy_object`."""
-        del credential_id  # all keys share the gateway's own authority at the origin
+        del credential_id
         async with self._writing(target) as components:
             view = await components.pointers.view(source)
             return await components.passing.copy_object(view.name if view else source, target, headers)

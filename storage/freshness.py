@@ -7,6 +7,8 @@ nothing about how old the version is, so it counts as stale and covers for nothi
 from enum import Enum, auto
 from typing import Final
 
+from msgspec.structs import replace
+
 from storage.policy import Freshness, FreshnessMode
 from storage.records import ObjectRecord, ObjectState
 
@@ -21,12 +23,22 @@ class Verdict(Enum):
     VALIDATE = auto()
 
 
+def as_shown(record: ObjectRecord) -> ObjectRecord:
+    """Give a record as it is to an authority that the origin lets read it: it does not matter whom it was shown to."""
+    validated = record.validated
+    if validated.epoch >= 0:
+        return record
+    return replace(record, validated=replace(validated, epoch=-validated.epoch))
+
+
 def judge(
     record: ObjectRecord, freshness: Freshness, now_s: float, trusted_epoch: int, doubted_at_s: float = 0.0
 ) -> Verdict:
     """Say whether a version may be served at once or has to be validated with the origin.
 
-    What the gateway acknowledged and the origin does not hold (dirty, quarantined) is the truth and always fresh.
+    What the gateway acknowledged and the origin does not hold (dirty, quarantined) is the truth and always fresh. A version
+    that the origin showed to another authority than the gateway's own (`Validated.epoch` is negative) has still to be shown to
+    that one, whatever the policy; who asks for the other authority gives the record `as_shown`.
 
     Args:
         record: The version.
@@ -39,7 +51,7 @@ def judge(
     """
     if record.state is not ObjectState.CLEAN:
         return Verdict.FRESH
-    if is_doubted(record, doubted_at_s):
+    if record.validated.epoch < 0 or is_doubted(record, doubted_at_s):
         return Verdict.VALIDATE
     if freshness.mode is FreshnessMode.IMMUTABLE:
         return Verdict.FRESH
@@ -64,7 +76,7 @@ def may_serve_stale(
     """
     if record.state is not ObjectState.CLEAN:
         return True
-    if is_doubted(record, doubted_at_s):
+    if record.validated.epoch < 0 or is_doubted(record, doubted_at_s):
         return False
     if freshness.mode is FreshnessMode.IMMUTABLE:
         return True

@@ -86,6 +86,10 @@ class Lister:
         self._state = state
         self._workers = workers
 
+    def signed_by(self, origin: PageSource) -> "Lister":
+        """List as another authority: each page is merged with one that the origin gave to that one, or is not given."""
+        return Lister(self._index, origin, self._state, self._workers)
+
     async def list(self, query: ListQuery) -> ListResult:
         """Give one page, with all that was acknowledged and without what was deleted.
 

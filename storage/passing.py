@@ -5,7 +5,7 @@ after it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from xml.sax.saxutils import escape
 
@@ -59,6 +59,11 @@ class Passing:
 
     def __init__(self, parts: PassingParts) -> None:
         self._parts = parts
+
+    def signed_by(self, origin: OriginClient, control: ControlLane) -> "Passing":
+        """Pass on as another authority."""
+        conditional = replace(self._parts.conditional, origin=origin)
+        return Passing(replace(self._parts, origin=origin, control=control, conditional=conditional))
 
     # --- buckets -----------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from storage.clock import Clock
 from storage.errors import NoSuchKeyError, OriginRefusedError, OriginUnavailableError, OverloadedError
 from storage.family import Family
 from storage.fills import Fill, FillAnswer
-from storage.freshness import NO_EPOCH_TRUSTED, Verdict, judge, may_serve_stale
+from storage.freshness import NO_EPOCH_TRUSTED, Verdict, as_shown, judge, may_serve_stale
 from storage.generations import Generations, Watch
 from storage.hashers import whole_check
 from storage.ids import Ids
@@ -96,8 +96,11 @@ class _Told:
 class Reader:
     """Opens objects and feeds their bodies. Owns the fills and the questions in flight."""
 
-    def __init__(self, parts: ReaderParts) -> None:
+    def __init__(self, parts: ReaderParts, *, is_foreign: bool = False) -> None:
+        """Make a reader; `is_foreign` where it asks the origin as another authority than the gateway's own."""
         self._parts = parts
+        self._is_foreign = is_foreign
+        self._others: dict[str, Reader] = {}
         self._supply = parts.supply
         self._validations: SingleFlight[ObjectName, _Told | None] = SingleFlight()
         self._heads: SingleFlight[ObjectName, _Told | None] = SingleFlight()
@@ -133,6 +136,18 @@ class Reader:
                 return opened
         return await self._open_alone(name, NO_BYTES if metadata_only else wanted)
 
+    def signed_by(self, authority_id: str, origin: OriginClient) -> "Reader":
+        """Give the reader that asks as another authority: over the same rows and fills, with questions of its own.
+
+        It is for names that the origin lets that authority read; this is not looked at here. What the origin shows to it is
+        kept for all, but served to this reader's own clients only once the origin has shown it to the gateway's authority.
+        """
+        known = self._others.get(authority_id)
+        if known is None:
+            parts = replace(self._parts, origin=origin, supply=self._supply.signed_by(origin))
+            known = self._others[authority_id] = Reader(parts, is_foreign=True)
+        return known
+
     def _is_being_told(self, name: ObjectName, record: ObjectRecord, wanted: RangeSpec | None) -> bool:
         """Whether the row comes of a cold read that has not begun its fill yet: who joins it shares the fill."""
         is_shared = self._freshness(name).mode is not FreshnessMode.ALWAYS
@@ -158,6 +173,8 @@ class Reader:
         freshness = self._freshness(name)
         now_s = self._parts.clock.wall_s()
         trusted_epoch = NO_EPOCH_TRUSTED if self._parts.has_failed() else self._parts.trusted_epoch
+        if self._is_foreign:
+            record = as_shown(record)
         doubted_at_s = self._parts.doubted_at_s(name.bucket)
         if judge(record, freshness, now_s, trusted_epoch, doubted_at_s) is Verdict.FRESH:
             return self._held(name, record, part, CacheResult.HIT)
@@ -231,7 +248,8 @@ class Reader:
 
     def _asked_now(self) -> Validated:
         """Take the time before the origin is asked: its answer may be as old as that (RFC 9111 section 4.2.3)."""
-        return Validated(self._parts.clock.wall_s(), self._parts.epoch)
+        epoch = self._parts.epoch
+        return Validated(self._parts.clock.wall_s(), -epoch if self._is_foreign else epoch)
 
     def _opened(
         self, name: ObjectName, told: _Told, part: RangeSpec | None, result: CacheResult, reason: str = ""
@@ -399,8 +417,9 @@ class Reader:
     async def close(self) -> None:
         """End fills and questions in flight."""
         await self._supply.close()
-        for flight in (self._validations, self._heads, self._colds):
-            await flight.close()
+        for reader in (self, *self._others.values()):
+            for flight in (reader._validations, reader._heads, reader._colds):  # noqa: SLF001  of the same class
+                await flight.close()
 
 
 @asynccontextmanager

@@ -42,7 +42,10 @@ class OriginIdentity(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Validated(msgspec.Struct, frozen=True, array_like=True):
-    """When the origin last confirmed this version: wall time and process epoch."""
+    """When the origin last confirmed this version: wall time and process epoch.
+
+    The epoch is negative where it was confirmed to another authority than the gateway's own, which then has still to ask.
+    """
 
     wall_s: float = 0.0
     epoch: int = 0

@@ -10,12 +10,12 @@ The answer to a write is begun within its turn: its head and its first ANSWER_BY
 an operation that answers 200 at once and ends its work behind that has ended when the next one begins. Whatever is longer
 streams to the client behind the turn, and holds up nobody.
 
-The origin is asked by the gateway's key, and what it refuses is an answer like any other.
+The origin is asked by the gateway's key or by the client key's own (`signed_by`), and what it refuses is an answer like any other.
 """
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 import msgspec
@@ -97,6 +97,10 @@ class Relay:
     def __init__(self, parts: RelayParts) -> None:
         self._parts = parts
         self._guard = RelayGuard(parts.origin)
+
+    def signed_by(self, origin: OriginClient) -> "Relay":
+        """Relay as another authority."""
+        return Relay(replace(self._parts, origin=origin))
 
     async def read(self, request: RelayRequest) -> RelayReply:
         """Relay what changes nothing.

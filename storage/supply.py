@@ -3,9 +3,10 @@
 `bodies.VersionSource` over index, segments and origin. Owns the fills.
 """
 
+import copy
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from storage import keys
@@ -68,16 +69,33 @@ class SupplyParts:
     unreadable: Unreadable
 
 
+@dataclass(slots=True)
+class _Ends:
+    """What has ended, for a supply and all that ask as others over the same fills."""
+
+    has_ended_fills: bool = False
+    is_retired: bool = False
+
+
 class Supply:
     """Where bodies get their bytes."""
 
     def __init__(self, parts: SupplyParts) -> None:
         self._parts = parts
         self._fills = FillTable()
-        self._has_ended_fills = False
-        self._is_retired = False
+        self._ends = _Ends()
         self._fill_parts = FillParts(parts.segments, parts.workers, parts.make_room, parts.piece_bytes)
-        self.body_parts: Final = BodyParts(self, parts.segments, self._fills, parts.workers)
+        self.body_parts = BodyParts(self, parts.segments, self._fills, parts.workers)
+
+    def signed_by(self, origin: OriginClient) -> "Supply":
+        """Give a supply that asks as another authority, over the same fills: what one brings, the other follows.
+
+        It ends with this one. Whoever opens an object through it has been let read it.
+        """
+        other = copy.copy(self)
+        other._parts = replace(self._parts, origin=origin)  # noqa: SLF001  of the same class
+        other.body_parts = replace(self.body_parts, source=other)
+        return other
 
     @property
     def fills_in_progress(self) -> int:
@@ -92,7 +110,7 @@ class Supply:
 
     def hold(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Held:
         """Read what is known and present of `span` of a version now, and pin it; see `bodies.VersionSource`."""
-        present = None if self._is_retired else self.record(name)
+        present = None if self._ends.is_retired else self.record(name)
         if present is not None and present.version_id == record.version_id:
             held = self.held(name, present, span)
             if held is not None:
@@ -111,7 +129,7 @@ class Supply:
             EngineClosedError: The supply is retired.
             OverloadedError: The rows were changed all the time.
         """
-        if self._is_retired:
+        if self._ends.is_retired:
             raise EngineClosedError("the cache directory was re-opened; ask again", retry_after_s=1.0)
         for _ in range(READS_MAX):
             if not record.extents_spilled:
@@ -170,7 +188,7 @@ class Supply:
         self, name: ObjectName, record: ObjectRecord, span: ByteRange, told: tuple[Checksum, ...]
     ) -> Fill | None:
         """Reserve the room for a fill; None where the span is not to be kept, or is on its way already."""
-        if self._has_ended_fills:
+        if self._ends.has_ended_fills:
             return None
         use = self._use(name, record, span)
         if span.length > self._parts.keep_bytes_max or not self._parts.eviction.should_admit(use):
@@ -219,7 +237,7 @@ class Supply:
 
     async def _quietly(self, change: AddExtents | DropExtents | ForgetVersion) -> bool:
         """Change clean rows; where the index takes no writes, do without: the next start asks the origin again."""
-        if self._is_retired:
+        if self._ends.is_retired:
             return False
         try:
             return await self._parts.applier.change(change)
@@ -228,7 +246,7 @@ class Supply:
 
     def note_unreadable(self, name: ObjectName, record: ObjectRecord, why: str) -> None:
         """Raise the alarm, where the version is still the newest; see `bodies.VersionSource`."""
-        if self._is_retired:
+        if self._ends.is_retired:
             # The next life's readers and flush look for themselves.
             return
         newest = self.record(name)
@@ -257,7 +275,7 @@ class Supply:
 
     async def end_fills(self) -> None:
         """End all fills, and have what is missing streamed from the origin from here on, without keeping it."""
-        self._has_ended_fills = True
+        self._ends.has_ended_fills = True
         await self._fills.close(DiskFailedError("the cache directory is being re-opened"))
 
     def retire(self) -> None:
@@ -265,7 +283,7 @@ class Supply:
 
         What they lack they stream from the origin; a version that only the gateway had, and that they do not hold, is cut.
         """
-        self._has_ended_fills = self._is_retired = True
+        self._ends.has_ended_fills = self._ends.is_retired = True
 
 
 def _in_blocks(span: ByteRange) -> ByteRange:

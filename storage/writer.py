@@ -11,9 +11,9 @@ goes through instead.
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -95,6 +95,11 @@ class Writer:
     def __init__(self, parts: WriterParts) -> None:
         self._parts = parts
 
+    def signed_by(self, origin: OriginClient) -> "Writer":
+        """Write as another authority; only what goes through asks the origin."""
+        conditional = replace(self._parts.conditional, origin=origin)
+        return Writer(replace(self._parts, origin=origin, conditional=conditional))
+
     async def put(self, request: PutRequest, content: Content) -> PutResult:
         """Store an object; on return it is durable on the local disk or at the origin, as the mode asks.
 
@@ -112,12 +117,12 @@ class Writer:
         # What leaves the disk as soon as the origin has it is not kept at all where the origin has it first.
         is_kept = decision.mode is not WriteMode.AROUND and not decision.is_forced and not releases
         if decision.mode is not WriteMode.BACK:
-            return await self._put_through(request, content, keep=is_kept)
+            return await self.put_through(request, content, keep=is_kept)
         result = await self._try_put_back(request, content, releases=releases)
         if result is not None:
             return result
         try:
-            return await self._put_through(request, content, keep=is_kept)
+            return await self.put_through(request, content, keep=is_kept)
         except OriginError as error:
             if not error.retryable:
                 raise
@@ -207,6 +212,12 @@ class Writer:
         if await self._deletes_back(name, origin_reason) and not version_id:
             await self._delete_back(name, credential_id)
             return DeleteResult(name.key)
+        return await self.delete_through(name, origin_headers, version_id=version_id)
+
+    async def delete_through(
+        self, name: ObjectName, origin_headers: Headers = (), *, version_id: str = ""
+    ) -> DeleteResult:
+        """Delete an object, or a version of it, at the origin before the call returns."""
         replaces = not is_conditional(origin_headers) and not version_id
         async with self._parts.through.operation(name, replaces=replaces) as passed:
             # The condition of a delete of a version is on the version, which a HEAD of the object does not show.
@@ -225,24 +236,25 @@ class Writer:
         through = asyncio.Semaphore(THROUGH_DELETES_MAX)
 
         async def delete(name: ObjectName) -> DeleteResult:
-            try:
-                if await self._deletes_back(name, ""):
-                    # Where each asks the origin first, they must not all do so at once.
-                    async with through if self._parts.conflicts.is_on(name) else nullcontext():
-                        await self._delete_back(name, credential_id)
-                    return DeleteResult(name.key)
-                async with through:
-                    return await self.delete(name, credential_id=credential_id)
-            except OriginError as error:
-                return DeleteResult(name.key, error.code or "InternalError", str(error))
-            except ReadOnlyError as error:
-                return DeleteResult(name.key, "AccessDenied", str(error))
-            except StorageError as error:
-                return DeleteResult(name.key, "SlowDown" if error.retryable else "InternalError", str(error))
+            if await self._deletes_back(name, ""):
+                # Where each asks the origin first, they must not all do so at once.
+                async with through if self._parts.conflicts.is_on(name) else nullcontext():
+                    await self._delete_back(name, credential_id)
+                return DeleteResult(name.key)
+            async with through:
+                return await self.delete(name, credential_id=credential_id)
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(delete(ObjectName(bucket, key))) for key in keys_]
-        return tuple(task.result() for task in tasks)
+        return await _delete_each(bucket, keys_, delete)
+
+    async def delete_many_through(self, bucket: str, keys_: Sequence[str]) -> tuple[DeleteResult, ...]:
+        """Delete each key as `delete_through` does, some at a time; one result a key."""
+        through = asyncio.Semaphore(THROUGH_DELETES_MAX)
+
+        async def delete(name: ObjectName) -> DeleteResult:
+            async with through:
+                return await self.delete_through(name)
+
+        return await _delete_each(bucket, keys_, delete)
 
     async def _deletes_back(self, name: ObjectName, origin_reason: str) -> bool:
         facts = await self._parts.facts.facts(name.bucket)
@@ -259,7 +271,8 @@ class Writer:
 
     # --- write-through -----------------------------------------------------------------------------------------------
 
-    async def _put_through(self, request: PutRequest, content: Content, *, keep: bool) -> PutResult:
+    async def put_through(self, request: PutRequest, content: Content, *, keep: bool) -> PutResult:
+        """Store an object at the origin before the call returns; with `keep`, a copy here."""
         replaces = not is_conditional(request.origin_headers)
         with ExitStack() as held_back:
             is_held = held_back.enter_context(self._parts.held.room(content.size))
@@ -367,6 +380,26 @@ class Writer:
                 await self._parts.applier.change(
                     AddExtents(name.bucket, name.key, record.version_id, intake.extents)
                 )
+
+
+async def _delete_each(
+    bucket: str, keys_: Sequence[str], delete: Callable[[ObjectName], Awaitable[DeleteResult]]
+) -> tuple[DeleteResult, ...]:
+    """Delete keys side by side; a failure is the result of its key."""
+
+    async def settled(name: ObjectName) -> DeleteResult:
+        try:
+            return await delete(name)
+        except OriginError as error:
+            return DeleteResult(name.key, error.code or "InternalError", str(error))
+        except ReadOnlyError as error:
+            return DeleteResult(name.key, "AccessDenied", str(error))
+        except StorageError as error:
+            return DeleteResult(name.key, "SlowDown" if error.retryable else "InternalError", str(error))
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(settled(ObjectName(bucket, key))) for key in keys_]
+    return tuple(task.result() for task in tasks)
 
 
 @asynccontextmanager

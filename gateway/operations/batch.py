@@ -6,14 +6,17 @@ from gateway.s3.checksums import CHECKSUM_HEADERS
 from gateway.s3.documents_in import DOCUMENT_BYTES_MAX, ObjectToDelete, parse_delete
 from gateway.s3.errors import ErrorCode, S3Error
 from gateway.s3.request import S3Request, check_key
+from gateway.s3.rights import may
+from gateway.s3.routes import Operation
 from storage.requests import DeleteResult
 
 
 async def delete_objects(context: OperationContext, request: S3Request) -> S3Response:
-    """Answer DeleteObjects: one line a key, only the failures where the client wants it quiet."""
+    """Answer DeleteObjects: one line a key, only the failures where the client wants it quiet; the right is asked for each."""
     _require_digest(request)
     wanted = parse_delete(await context.body.read_small(DOCUMENT_BYTES_MAX))
-    refused = {line: error for line, error in enumerate(map(_refusal, wanted.objects)) if error is not None}
+    refusals = (_refusal(context, request.bucket, line) for line in wanted.objects)
+    refused = {number: error for number, error in enumerate(refusals) if error is not None}
     # Each key once: deletes of one key take their turns one after the other, and a thousand would each sync for themselves.
     keys = list(
         dict.fromkeys(line.key for number, line in enumerate(wanted.objects) if number not in refused)
@@ -60,8 +63,14 @@ def _require_digest(request: S3Request) -> None:
         )
 
 
-def _refusal(line: ObjectToDelete) -> S3Error | None:
-    """Say why one line cannot be carried out here; None where it can."""
+def _refusal(context: OperationContext, bucket: str, line: ObjectToDelete) -> S3Error | None:
+    """Say why one line may not or cannot be carried out here; None where it can."""
+    if not may(context.access, Operation.DELETE_OBJECTS, bucket, line.key):
+        return S3Error(ErrorCode.ACCESS_DENIED)
+    # Its outcome would tell what the object is.
+    is_conditional = bool(line.etag or line.last_modified or line.size)
+    if is_conditional and not may(context.access, Operation.HEAD_OBJECT, bucket, line.key):
+        return S3Error(ErrorCode.ACCESS_DENIED)
     if not line.is_plain and (line.version_id != "null" or line.etag or line.last_modified or line.size):
         return S3Error(
             ErrorCode.NOT_IMPLEMENTED, "Deletes of versions and conditional deletes are not implemented."

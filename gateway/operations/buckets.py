@@ -15,7 +15,7 @@ BUCKETS_MAX: Final = 10_000
 
 
 async def list_buckets(context: OperationContext, request: S3Request) -> S3Response:
-    """Answer ListBuckets: the origin's buckets, in order of their names."""
+    """Answer ListBuckets: those of the origin's buckets in which the key may do anything, in order of their names."""
     prefix = request.query.get("prefix") or ""
     most = count_parameter(request, "max-buckets", default=BUCKETS_MAX, most=BUCKETS_MAX)
     if most == 0:
@@ -24,7 +24,8 @@ async def list_buckets(context: OperationContext, request: S3Request) -> S3Respo
         )
     token = request.query.get("continuation-token")
     after = tokens.decode(token).text if token else ""
-    found = [b for b in await context.store.list_buckets() if b.name.startswith(prefix) and b.name > after]
+    seen = (b for b in await context.store.list_buckets() if context.access.holds_any(b.name))
+    found = [b for b in seen if b.name.startswith(prefix) and b.name > after]
     found.sort(key=_name)
     page = found[:most]
     following = (

@@ -18,9 +18,11 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from gateway.s3.claims import SIGNATURE_PARAMETER, Claim, read_claim
+from gateway.grants import EVERYTHING, NOTHING, Access
+from gateway.s3.claims import SIGNATURE_PARAMETER, Claim, is_unsigned, read_claim
 from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
 from gateway.s3.request import S3Request, decode
+from gateway.setting_values import OriginKeys
 from storage.origin import signing
 
 _SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}", re.ASCII)
@@ -41,12 +43,38 @@ _NAMED_MODES: Final = {str(mode): mode for mode in PayloadMode if mode is not Pa
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A key that clients may sign with. `credential_id` names it in what we keep, where the key itself does not belong."""
+    """A key that clients may sign with.
+
+    Attributes:
+        credential_id: Names it in what we keep, where the key itself does not belong.
+        is_admin: Whether it may use what lies under `/-/`.
+        access: What it may do with buckets and objects.
+        origin: Its own credentials at the origin, which then decides, too; None where it shares the gateway's.
+    """
 
     access_key: str
     secret_key: str = field(repr=False)
     credential_id: str
     is_admin: bool = False
+    access: Access = EVERYTHING
+    origin: OriginKeys | None = None
+
+
+@dataclass(slots=True)
+class CredentialsInForce:
+    """Who may ask; a reload replaces what is in it.
+
+    Attributes:
+        by_access_key: Keys that sign.
+        anonymous: What a request without a signature may do.
+    """
+
+    by_access_key: Mapping[str, Credential]
+    anonymous: Access = NOTHING
+
+    def use(self, other: "CredentialsInForce") -> None:
+        """Hold from now on what another one holds."""
+        self.by_access_key, self.anonymous = other.by_access_key, other.anonymous
 
 
 class Authenticated(msgspec.Struct, frozen=True, gc=False):
@@ -75,8 +103,10 @@ class Authenticated(msgspec.Struct, frozen=True, gc=False):
     is_presigned: bool
 
 
-def authenticate(request: S3Request, credentials: Mapping[str, Credential], now_s: float) -> Authenticated:
-    """Verify a request's signature.
+def authenticate(
+    request: S3Request, credentials: Mapping[str, Credential], now_s: float
+) -> Authenticated | None:
+    """Verify a request's signature; None for a request that claims none, and so is anonymous.
 
     Args:
         request: As received.
@@ -84,10 +114,12 @@ def authenticate(request: S3Request, credentials: Mapping[str, Credential], now_
         now_s: Wall clock.
 
     Raises:
-        S3Error: AccessDenied: unsigned, expired, or a header that matters is not signed; InvalidAccessKeyId;
+        S3Error: AccessDenied: expired, or a header that matters is not signed; InvalidAccessKeyId;
             SignatureDoesNotMatch; RequestTimeTooSkewed; AuthorizationHeaderMalformed, AuthorizationQueryParametersError,
             InvalidRequest, InvalidArgument: it cannot be read, or is of a kind that we do not know.
     """
+    if is_unsigned(request):
+        return None
     claim = read_claim(request, now_s)
     credential = credentials.get(claim.access_key)
     if credential is None:

@@ -32,6 +32,7 @@ _AUTH_PARAMETERS: Final = (
     "X-Amz-SignedHeaders",
     "X-Amz-Expires",
 )
+_CLAIMING: Final = (*_AUTH_PARAMETERS, "AWSAccessKeyId", "Signature")
 _ASYMMETRIC: Final = "AWS4-ECDSA-P256-SHA256"
 _AMZ_DATE: Final = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z", re.ASCII)
 _UTC_ZONES: Final = ("GMT", "+0000", "-0000")
@@ -67,6 +68,16 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     amz_date: str
     payload_hash: str
     is_presigned: bool
+
+
+def is_unsigned(request: S3Request) -> bool:
+    """Whether a request claims no signature at all, neither of ours nor of another kind, and so is anonymous.
+
+    What has a part of one is no anonymous request: its sender meant to sign.
+    """
+    if request.headers.combined.get("authorization") is not None:
+        return False
+    return not request.query.pairs or not any(name in request.query for name in _CLAIMING)
 
 
 def read_claim(request: S3Request, now_s: float) -> Claim:

@@ -11,12 +11,13 @@ Theory of operation. A `Call` is tried until it is answered or no step is left:
 """
 
 import asyncio
+import copy
 import hashlib
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -226,6 +227,16 @@ class Caller:
         self.regions = Regions(settings.region)
         self.counters = OriginCounters()
         self.clock_offset_s = 0.0
+
+    def signed_by(self, credentials: CredentialSource) -> Self:
+        """Give a caller that signs with other credentials, over the same connections, limits and regions.
+
+        It is open as long as this one is, and is not opened or closed itself. A clock offset that either learns from here on
+        is its own.
+        """
+        other = copy.copy(self)
+        other._credentials = credentials  # noqa: SLF001  of the same class
+        return other
 
     async def open(self) -> None:
         """Make ready to send, on the running loop."""

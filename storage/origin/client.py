@@ -10,6 +10,7 @@ pooled connection turned out dead, or a key, a clock or a region was corrected.
 
 import asyncio
 import base64
+import copy
 import hashlib
 import random
 from collections.abc import AsyncIterator
@@ -100,6 +101,12 @@ class OriginClient(MultipartClient):
 
     async def __aexit__(self, *_: object) -> None:
         await self._caller.close()
+
+    def signed_by(self, credentials: CredentialSource) -> Self:
+        """Give a client that asks with other credentials; see `Caller.signed_by`."""
+        other = copy.copy(self)
+        other._caller = self._caller.signed_by(credentials)  # noqa: SLF001  of the same class
+        return other
 
     @property
     def counters(self) -> OriginCounters:

@@ -172,6 +172,12 @@ class ControlLane:
         for key in list(self._held):
             await self._drop(key)
 
+    def signed_by(self, credentials: CredentialSource) -> "ControlLane":
+        """Give a lane that asks with other credentials, behind the same limiter; to be closed like any other."""
+        return ControlLane(
+            self._settings, limiter=self._limiter, credentials=credentials, regions=self._regions
+        )
+
     async def list_buckets(self) -> tuple[BucketEntry, ...]:
         """Give all buckets of the account."""
         answer = await self._ask(_Buckets, "", lambda s3: s3.list_buckets())

@@ -70,7 +70,9 @@ class _Session(Protocol):
 class ChainCredentials:
     """The standard AWS chain. A call costs microseconds unless keys are loaded or refreshed."""
 
-    def __init__(self) -> None:
+    def __init__(self, profile: str = "") -> None:
+        """Walk the chain as it stands, or for a profile of the AWS configuration files."""
+        self._profile = profile
         self._chained: _Chained | None = None
         self._given: Credentials | None = None
 
@@ -94,7 +96,10 @@ class ChainCredentials:
 
     async def _frozen(self) -> _Frozen | None:
         if self._chained is None:
-            session = cast("_Session", get_session())  # aiobotocore has no types
+            made = get_session()
+            if self._profile:
+                made.set_config_variable("profile", self._profile)
+            session = cast("_Session", made)  # aiobotocore has no types
             self._chained = await session.get_credentials()
         return None if self._chained is None else await self._chained.get_frozen_credentials()
 

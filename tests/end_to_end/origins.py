@@ -77,6 +77,10 @@ class FakeOriginProcess(Origin):
         """Let every further request take so long."""
         self._call("POST", "settings", json.dumps({"latency_s": latency_s}).encode())
 
+    def set_keys(self, keys: dict[str, str], allowed: dict[str, list[str]]) -> None:
+        """Take these secrets by access key and no others; hold some to beginnings of `bucket/key`."""
+        self._call("POST", "settings", json.dumps({"keys": keys, "allowed": allowed}).encode())
+
     def add_fault(self, **rule: str | float) -> None:
         """Put a rule of `origin_faults.Fault` in force."""
         self._call("POST", "faults", json.dumps([rule]).encode())

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from gateway.s3.checksums import whole_checksum
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
+from storage.authority import Authority
 from storage.errors import (
     BucketNotEmptyError,
     InvalidPartError,
@@ -665,6 +666,10 @@ class FakeEngine(FakeStore):
             breaking.cancel()
         if self.broken.is_set():
             raise RuntimeError("the background work failed")
+
+    def own_store(self, authority: Authority) -> "FakeEngine":
+        self.calls.append(f"own_store {authority.authority_id}")
+        return self
 
     async def drain(self, timeout_s: float) -> BarrierReport:
         self.calls.append("drain")

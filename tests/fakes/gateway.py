@@ -4,9 +4,10 @@ import asyncio
 import datetime as dt
 import random
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import boto3  # type: ignore[import-untyped]  # ships no types
@@ -16,11 +17,15 @@ from botocore.config import Config  # type: ignore[import-untyped]  # as above
 from gateway.access_log import AccessEntry, AccessLog
 from gateway.admin import Admin
 from gateway.body import Intake, MemoryBudget
+from gateway.build import OwnStores
+from gateway.grants import NOTHING, Access
 from gateway.late_answer import BLANKS_EVERY_S
-from gateway.s3.auth import Credential
+from gateway.s3.auth import Credential, CredentialsInForce
 from gateway.server import S3Server, ServerParts
+from gateway.setting_values import OriginKeys
 from gateway.telemetry import Exporter, RequestStats
 from storage.clock import SystemClock
+from storage.engine import Engine
 from storage.origin.signing import SigningIdentity, sign_headers
 from storage.workers import ThreadWorkers
 from tests.fakes.engine import FakeStore
@@ -158,6 +163,8 @@ async def running_gateway(
     log_path: str,
     *,
     store: FakeStore | None = None,
+    engine: Engine | None = None,
+    origin_keys: Mapping[str, OriginKeys] = MappingProxyType({}),
     tls: ssl.SSLContext | None = None,
     domains: tuple[str, ...] = (),
     connections_max: int = 64,
@@ -165,20 +172,32 @@ async def running_gateway(
     stalled_receive_s: float = 10,
     budget_bytes: int = 64 * 1024 * 1024,
     blanks_every_s: float = BLANKS_EVERY_S,
+    access: Mapping[str, Access] = MappingProxyType({}),
+    anonymous: Access = NOTHING,
 ) -> AsyncIterator[RunningGateway]:
-    """Serve a store until the block ends."""
+    """Serve a store until the block ends, or an engine that runs.
+
+    `access` adds keys that are held to rights, `origin_keys` such as have credentials of their own at the engine's origin.
+    """
     store = store or FakeStore()
+    served = engine or store
     clock, workers, stats = SystemClock(), ThreadWorkers("test", 4), RequestStats()
     budget = MemoryBudget(budget_bytes)
     access_log = AccessLog(log_path, workers, stats)
-    admin = Admin(store, Exporter(store.stats, stats, clock), has_own_port=False)
-    credentials = {
-        ACCESS_KEY: Credential(ACCESS_KEY, SECRET_KEY, "admin-id", is_admin=True),
-        PLAIN_KEY: Credential(PLAIN_KEY, SECRET_KEY, "plain-id"),
-    }
+    admin = Admin(served, Exporter(served.stats, stats, clock), has_own_port=False)
+    credentials = CredentialsInForce(
+        {
+            ACCESS_KEY: Credential(ACCESS_KEY, SECRET_KEY, "admin-id", is_admin=True),
+            PLAIN_KEY: Credential(PLAIN_KEY, SECRET_KEY, "plain-id"),
+            **{key: Credential(key, SECRET_KEY, f"{key}-id", access=held) for key, held in access.items()},
+            **{key: Credential(key, SECRET_KEY, f"{key}-id", origin=own) for key, own in origin_keys.items()},
+        },
+        anonymous,
+    )
     server = S3Server(
         ServerParts(
-            store=store,
+            store=served,
+            own_stores=(lambda _keys: store) if engine is None else OwnStores(engine.own_store, 60.0),
             own_paths=admin,
             credentials=credentials,
             domains=domains,

@@ -4,7 +4,8 @@ In a test: `async with FakeOrigin() as origin:`, then `origin.url`, `origin.stor
 `python -m tests.fakes.origin_server --port 9100 --bucket data`, steered under `/-/`:
 
     POST   /-/faults              JSON list of `Fault`s, added        DELETE /-/faults
-    POST   /-/settings            JSON: latency_s, throttle_per_s, throttle_burst, keys {access: secret}, expired [access, ...]
+    POST   /-/settings            JSON: latency_s, throttle_per_s, throttle_burst, keys {access: secret}, expired [access, ...],
+                                  allowed {access: [beginning, ...]}
     PUT    /-/buckets/NAME?versioning=Enabled&encryption=aws:kms
     GET    /-/counters            requests by operation and status, bytes, faults hit
     GET    /-/log                 one JSON object a request          DELETE /-/log
@@ -58,6 +59,7 @@ class Logged:
     method: str = ""
     target: str = ""
     body: bytes = b""
+    access_key: str = ""
 
 
 class Settings(msgspec.Struct):
@@ -68,6 +70,7 @@ class Settings(msgspec.Struct):
     throttle_burst: float | None = None
     keys: dict[str, str] | None = None
     expired: list[str] | None = None
+    allowed: dict[str, tuple[str, ...]] | None = None
 
 
 class _CutError(Exception):
@@ -81,6 +84,7 @@ class FakeOrigin:
         latency_s: Passes before each answer.
         keys: Secret keys by access key.
         expired: Access keys that answer ExpiredToken.
+        allowed: By access key, what it may do anything with: beginnings of `bucket/key`. A key that is not named may do all.
         clock_offset_s: By how much the origin's clock is ahead; checked against signatures.
         checks_region: Answer 301 where a request is signed for another region than the bucket's.
     """
@@ -92,6 +96,7 @@ class FakeOrigin:
         self.latency_s = 0.0
         self.keys: dict[str, str] = {}
         self.expired: set[str] = set()
+        self.allowed: dict[str, tuple[str, ...]] = {}
         self.clock_offset_s = 0.0
         self.checks_region = False
         self.requests: Counter[str] = Counter()
@@ -168,6 +173,7 @@ class FakeOrigin:
             return response
         finally:
             self.answers[operation, status] += 1
+            signed = _SCOPE.search(received.headers.get("authorization", ""))
             kept = {n: v for n, v in received.headers.items() if n != "authorization"}
             self.log.append(
                 Logged(
@@ -184,6 +190,7 @@ class FakeOrigin:
                     request.method,
                     request.raw_path,
                     received.body[:LOGGED_BODY_BYTES_MAX],
+                    signed[1] if signed is not None else "",
                 )
             )
 
@@ -270,9 +277,21 @@ class FakeOrigin:
             reply = error_reply(301, "PermanentRedirect", "", bucket.region)
             reply.headers["x-amz-bucket-region"] = bucket.region
             return reply
-        if not self.keys:
+        refusal = self._signature_refusal(received, request, signed) if self.keys else None
+        if refusal is None and signed is not None and signed[1] in self.allowed:
+            return self._right_refusal(received, self.allowed[signed[1]])
+        return refusal
+
+    def _right_refusal(self, received: Received, allowed: tuple[str, ...]) -> Reply | None:
+        """Refuse what a policy of the key would; a listing asks for its prefix, a batch of deletes for its bucket."""
+        name = received.key or received.query.get("prefix", "")
+        asked = [f"{received.bucket}/{name}"]
+        source = received.headers.get("x-amz-copy-source")
+        if source is not None:
+            asked.append(unquote(source).removeprefix("/"))
+        if all(one.startswith(allowed) for one in asked):
             return None
-        return self._signature_refusal(received, request, signed)
+        return error_reply(403, "AccessDenied", "not for this key")
 
     def _signature_refusal(
         self, received: Received, request: web.BaseRequest, signed: re.Match[str] | None
@@ -331,6 +350,8 @@ class FakeOrigin:
             self.keys = settings.keys
         if settings.expired is not None:
             self.expired = set(settings.expired)
+        if settings.allowed is not None:
+            self.allowed = settings.allowed
 
     def counters(self) -> dict[str, object]:
         """Give all counts, as JSON can carry them."""

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from gateway.admin import ReloadReport
+from gateway.grants import NOTHING, Access, parse_grant
 from gateway.reload import Reload, ReloadParts
-from gateway.s3.auth import Credential
+from gateway.s3.auth import Credential, CredentialsInForce
 from gateway.settings import Settings, load
 from gateway.telemetry import RequestStats
 from gateway.tls import read_pair, server_context
@@ -26,9 +27,13 @@ POLICY = '[[policies]]\nmatch = "s3://b/*"\n'
 NAME = ObjectName("b", "k")
 
 
-def credentials_of(settings: Settings) -> dict[str, Credential]:
+def credentials_of(settings: Settings) -> CredentialsInForce:
     """Make what the server asks for."""
-    return {key.access_key: Credential(key.access_key, key.secret_key, "id") for key in settings.client_keys}
+    keys = settings.client_keys
+    return CredentialsInForce(
+        {key.access_key: Credential(key.access_key, key.secret_key, "id", access=key.access) for key in keys},
+        settings.anonymous,
+    )
 
 
 class Bench:
@@ -80,10 +85,30 @@ async def test_policies_and_keys_are_taken_over_and_the_rest_is_named(
     assert again == ReloadReport(is_taken=True, needs_restart=("cache_size",))
     assert bench.policies().find(NAME).write is WriteMode.THROUGH
     assert bench.policies().find(ObjectName("other", "k")).flush_delay_s == 3
-    assert {key: one.secret_key for key, one in bench.credentials.items()} == {"a": "new", "b": "t"}
+    assert {key: one.secret_key for key, one in bench.credentials.by_access_key.items()} == {
+        "a": "new",
+        "b": "t",
+    }
     assert bench.reload.settings.cache_size == 10 * 2**30
     assert bench.stats.settings_reloads == {"taken": 2, "refused": 0}
     assert "settings that need a restart: cache_size" in caplog.text
+
+
+async def test_rights_are_taken_over_with_the_next_request() -> None:
+    """A list that is given, changed or taken away counts at once, for keys and for requests without a signature."""
+    key = '[[keys]]\naccess_key = "b"\nsecret_key = "t"\n'
+    open_to_all = '[[keys]]\nanonymous = true\ngrants = ["read s3://b"]\n'
+    bench = Bench(CONFIG + key)
+
+    given = await bench.with_text(CONFIG + key + 'grants = ["read s3://b/in/*"]\n' + open_to_all)
+    held, anonymous = bench.credentials.by_access_key["b"].access, bench.credentials.anonymous
+    taken = await bench.with_text(CONFIG + key + "grants = []\n")
+
+    assert given.changed == ("keys", "anonymous")
+    assert held == Access((parse_grant("read s3://b/in/*"),))
+    assert anonymous == Access((parse_grant("read s3://b"),))
+    assert taken.changed == ("keys", "anonymous")
+    assert bench.credentials.by_access_key["b"].access == bench.credentials.anonymous == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -108,7 +133,7 @@ async def test_wrong_settings_are_refused_with_one_line_and_the_old_ones_stay(
     assert report.reason.startswith(reason)
     assert bench.reload.failure == report.reason
     assert bench.policies().find(NAME).write is WriteMode.BACK
-    assert list(bench.credentials) == ["a"]
+    assert list(bench.credentials.by_access_key) == ["a"]
     assert bench.stats.settings_reloads == {"taken": 0, "refused": 1}
     (line,) = caplog.messages
     assert line == f"settings are not reloaded, those in force stay: {report.reason}"
@@ -126,10 +151,10 @@ async def test_settings_that_lost_all_keys_are_refused() -> None:
     cut = await bench.with_text(CONFIG)
 
     assert cut.reason.startswith("keys: all 2 that are in force are gone; allowed: ")
-    assert set(bench.credentials) == {"a", "b", "c"}
+    assert set(bench.credentials.by_access_key) == {"a", "b", "c"}
     assert (await bench.with_text(CONFIG + keys[: len(keys) // 2])).is_taken
     assert (await bench.with_text(CONFIG.replace('access_key = "a"', 'access_key = "d"'))).is_taken
-    assert set(bench.credentials) == {"d"}
+    assert set(bench.credentials.by_access_key) == {"d"}
 
 
 async def test_a_certificate_is_exchanged_only_as_a_pair(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@ import typing
 
 import pytest
 
+from gateway.grants import EVERYTHING, NOTHING, Access, parse_grant
 from gateway.setting_rows import POLICY_ONLY_TABLE, POLICY_PLACE_TABLE, POLICY_TABLE, TABLE
-from gateway.setting_values import Address, Addressing, LogLevel
+from gateway.setting_values import Address, Addressing, LogLevel, OriginKeys
 from gateway.settings import ClientKey, Settings, SettingsError, load
 from storage.policy import Freshness, FreshnessMode, OnConflict, Policy, RetentionPriority
 from storage.types import GIB, MIB, ObjectName, WriteMode
@@ -195,6 +196,94 @@ def test_client_keys_give_the_admin_right_to_the_own_key_and_to_those_that_say_s
     )
 
 
+PAIR = 'access_key = "a"\nsecret_key = "s"\n'
+
+
+@pytest.mark.parametrize(
+    ("table", "at", "refused"),
+    [
+        (PAIR + 'grants = "read s3://b"', 4, "not a list of texts; allowed: a list"),
+        (PAIR + "grants = [1]", 4, "not a list of texts"),
+        (PAIR + 'grants = ["read s3://b/x"]', 4, "'read s3://b/x' is wrong; allowed: a list of texts RIGHTS s3://"),
+        (PAIR + "admin = true\ngrants = []", 5, "a key with the admin right may do everything; allowed: one of"),
+        (PAIR + f"grants = {['read s3://b'] * 257}", 4, "257 grants; allowed: at most 256"),
+        ("anonymous = true", 1, "wrong beside anonymous; allowed: some, of read alone"),
+        ("anonymous = true\ngrants = []", 3, "wrong beside anonymous; allowed: some, of read alone"),
+        ('anonymous = true\ngrants = ["read,write s3://b"]', 3, "wrong beside anonymous; allowed: some, of read"),
+    ],
+)  # fmt: skip
+def test_load_refuses_grants_that_say_too_much_or_nothing(table: str, at: int, refused: str) -> None:
+    """A list that cannot be read, or contradicts its table, refuses the settings with line and reason."""
+    line = refusal(f"[[keys]]\n{table}\n")
+
+    assert line.startswith(f"grants (config file, line {at}, [[keys]] number 1): {refused}")
+
+
+def test_load_refuses_keys_beside_anonymous() -> None:
+    """Who signs is not anonymous."""
+    line = refusal('[[keys]]\nanonymous = true\nsecret_key = "s"\ngrants = ["read s3://b"]')
+
+    assert line.startswith("secret_key (config file, line 3, [[keys]] number 1): set beside anonymous")
+
+
+@pytest.mark.parametrize(
+    ("lines", "origin"),
+    [
+        ("", None),
+        ('origin_access_key = "o"\norigin_secret_key = "p"\n', OriginKeys("o", "p")),
+        (
+            'origin_access_key = "o"\norigin_secret_key = "p"\norigin_session_token = "t"\n',
+            OriginKeys("o", "p", "t"),
+        ),
+        ('origin_profile = "team"\n', OriginKeys(profile="team")),
+    ],
+)
+def test_a_key_has_its_own_origin_credentials_where_its_table_says_so(
+    lines: str, origin: OriginKeys | None
+) -> None:
+    """A pair, with a token or not, or a profile; without any it shares the gateway's."""
+    settings = load(f"[[keys]]\n{PAIR}{lines}", SERVING, {})
+
+    assert settings.keys == (ClientKey("a", "s", origin=origin),)
+    assert "secret_key='p'" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        ('origin_access_key = "o"', "keys (config file, line 1, [[keys]] number 1): origin_access_key and origin_secret_key are"),
+        ('origin_session_token = "t"', "keys (config file, line 1, [[keys]] number 1): origin_access_key and origin_secret_key are"),
+        ('origin_profile = "p"\norigin_session_token = "t"', "origin_profile (config file, line 4, [[keys]] number 1): set beside keys"),
+        ('origin_profile = ["p", 1]', "origin_profile (config file, line 4, [[keys]] number 1): neither text"),
+    ],
+)  # fmt: skip
+def test_load_refuses_origin_credentials_that_are_not_whole(lines: str, line: str) -> None:
+    """Half a pair, a token alone, or two kinds at once are refused with line and reason."""
+    assert refusal(f"[[keys]]\n{PAIR}{lines}").startswith(line)
+
+
+def test_keys_hold_what_their_grants_say_and_all_without_any() -> None:
+    """A key without a list may do everything, with an empty one nothing; tables without a signature add up."""
+    own = 'access_key = "{}"\nsecret_key = "s"\n'
+    config = (
+        f"[[keys]]\n{own.format('all')}[[keys]]\n{own.format('none')}grants = []\n"
+        f'[[keys]]\n{own.format("some")}grants = ["read s3://b/a,b/*", "write s3://c"]\n'
+        '[[keys]]\nanonymous = true\ngrants = ["read s3://b"]\n'
+        '[[keys]]\nanonymous = true\ngrants = ["read s3://c/x/*"]\n'
+    )
+
+    settings = load(config, SERVING, {})
+
+    assert [key.access for key in settings.client_keys] == [
+        EVERYTHING,
+        EVERYTHING,
+        NOTHING,
+        Access((parse_grant("read s3://b/a,b/*"), parse_grant("write s3://c"))),
+    ]
+    assert settings.anonymous == Access((parse_grant("read s3://b"), parse_grant("read s3://c/x/*")))
+    assert load("", SERVING, {}).anonymous == NOTHING
+
+
 def test_load_refuses_when_an_access_key_is_given_twice() -> None:
     """Two secrets for one key id cannot both be right."""
     config = '[[keys]]\naccess_key = "client"\nsecret_key = "s"\n'
@@ -309,7 +398,7 @@ def test_table_has_one_row_for_each_field_whose_default_is_of_its_type() -> None
     fields = [f.name for f in dataclasses.fields(Settings)]
 
     assert [row.name for row in TABLE] == fields[: len(TABLE)]
-    assert fields[len(TABLE) :] == ["keys", "policies", "policy_lines", "default_lines"]
+    assert fields[len(TABLE) :] == ["keys", "anonymous", "policies", "policy_lines", "default_lines"]
     for row in TABLE:
         kinds = (
             typing.get_args(hints[row.name])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage.freshness import Verdict, judge, may_serve_stale
+from storage.freshness import Verdict, as_shown, judge, may_serve_stale
 from storage.policy import Freshness, FreshnessMode
 from storage.records import ObjectRecord, ObjectState, Validated
 
@@ -84,3 +84,22 @@ def test_version_that_is_doubted_is_validated_whatever_the_policy(freshness: Fre
     assert judge(record(), freshness, 1000.0, 5, doubted_at_s=999.9) is Verdict.FRESH
     assert judge(record(ObjectState.DIRTY), freshness, 1000.0, 5, doubted_at_s=2000.0) is Verdict.FRESH
     assert may_serve_stale(record(), freshness, 1000.0, 5, doubted_at_s=0.0)
+
+
+@pytest.mark.parametrize("mode", list(FreshnessMode))
+def test_version_that_another_authority_was_shown_is_validated_whatever_the_policy(
+    mode: FreshnessMode,
+) -> None:
+    """A negative epoch is no word of the origin to the gateway's own authority: neither fresh nor a cover."""
+    freshness = Freshness(mode, 60, 600)
+    shown = record(epoch=-5)
+
+    assert judge(shown, freshness, 110.0, 0) is Verdict.VALIDATE
+    assert not may_serve_stale(shown, freshness, 110.0, 0)
+    assert as_shown(shown) == record(epoch=5)
+    assert as_shown(record(epoch=5)) == record(epoch=5)
+
+
+def test_own_write_is_fresh_to_everybody_who_is_asked_about_it_here() -> None:
+    """What the origin does not hold was shown to nobody by it."""
+    assert judge(record(ObjectState.DIRTY, epoch=-5), Freshness(), 110.0, 0) is Verdict.FRESH

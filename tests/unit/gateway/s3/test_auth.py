@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from gateway.s3.auth import Authenticated, Credential, PayloadMode, authenticate
-from gateway.s3.claims import parse_amz_date
+from gateway.s3.claims import is_unsigned, parse_amz_date
 from gateway.s3.errors import S3Error, render
 from gateway.s3.request import parse
 from storage.origin import signing
@@ -52,9 +52,11 @@ def check(
     now_s: float = NOW_S,
     credentials: dict[str, Credential] = CREDENTIALS,
 ) -> Authenticated:
-    """Authenticate a request; a path keeps the form it is given in."""
+    """Authenticate a request that claims a signature; a path keeps the form it is given in."""
     request = parse(method, target, headers.items(), request_id="R", received_at_s=now_s, domains=DOMAINS)
-    return authenticate(request, credentials, now_s)
+    identity = authenticate(request, credentials, now_s)
+    assert identity is not None, "it is anonymous"
+    return identity
 
 
 def refusal(method: str, target: str, headers: dict[str, str], *, now_s: float = NOW_S) -> S3Error:
@@ -225,11 +227,30 @@ def test_authenticate_does_not_normalise(target: str) -> None:
     assert refusal("GET", target, signed(target="/bucket/key")).code == "SignatureDoesNotMatch"
 
 
-def test_authenticate_when_unsigned() -> None:
-    """Nobody comes in without a signature (B26)."""
-    error = refusal("GET", "/bucket/key", HOST)
+def test_authenticate_when_nothing_is_signed() -> None:
+    """A request that claims no signature has no identity, whatever else stands in it (B26)."""
+    headers = {**HOST, "x-amz-date": AMZ_DATE, "x-amz-content-sha256": "UNSIGNED-PAYLOAD"}
+    request = parse("GET", "/bucket/key?a=b", headers.items(), request_id="R", received_at_s=NOW_S)
 
-    assert (error.code, error.status) == ("AccessDenied", 403)
+    assert authenticate(request, {"": CREDENTIALS["AK"]}, NOW_S) is None
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "X-Amz-Algorithm=AWS4-HMAC-SHA256",
+        "X-Amz-Credential=AK",
+        "X-Amz-Signature=00",
+        "X-Amz-Date=x",
+        "X-Amz-Expires=9",
+        "X-Amz-SignedHeaders=host",
+        "AWSAccessKeyId=AK",
+        "Signature=00",
+    ],
+)
+def test_authenticate_when_a_part_of_a_signature_is_there(query: str) -> None:
+    """Who sends a part of a signature meant to sign, and is never taken for anonymous."""
+    assert refusal("GET", f"/bucket/key?{query}", HOST).status in {400, 403}
 
 
 def test_authenticate_when_key_is_unknown() -> None:
@@ -646,11 +667,15 @@ def test_no_signature_is_good_for_another_key(key: str, other: str) -> None:
 def test_authenticate_raises_only_s3_errors(
     headers: dict[str, str], authorization: str | None, query: list[tuple[str, str]]
 ) -> None:
-    """Whatever a socket delivers unsigned is refused with an S3Error that can be written down."""
+    """Whatever a socket delivers as a signature is refused with an S3Error that can be written down."""
     if authorization is not None:
         headers = headers | {"Authorization": authorization + headers.get("Authorization", "")}
     target = "/bucket/key?" + "&".join(f"{name}={quote(value, errors='replace')}" for name, value in query)
 
+    request = parse("GET", target, headers.items(), request_id="R", received_at_s=NOW_S)
+    if is_unsigned(request):
+        assert authenticate(request, CREDENTIALS, NOW_S) is None
+        return
     error = refusal("GET", target, headers)
 
     assert error.status in {400, 403, 501}
