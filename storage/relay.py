@@ -134,7 +134,7 @@ class Relay:
                     async with self._bucket_closed(request.name.bucket):
                         reply, _ = await self._ask(request, body)
                 case Changes.OBJECTS if request.name.key:
-                    reply = await self._change_objects(request, body, self._object_turn(request.name))
+                    reply = await self._change_objects(request, body, self._object_turn(request.changed))
                 case Changes.OBJECTS:
                     closed = self._bucket_closed(request.name.bucket)
                     reply = await self._change_objects(request, body, closed)
@@ -162,8 +162,10 @@ class Relay:
 
     async def _change_key(self, request: RelayRequest, body: bytes | OutgoingBody) -> RelayReply:
         async with AsyncExitStack() as undoing:
-            async with self._parts.through.operation(request.name) as passed:
+            async with self._parts.through.operation(request.changed) as passed:
                 reply, passed.is_unknown = await self._ask(request, body)
+                # Tags and the like belong to a version, of which the newest need not have been named.
+                passed.changed_version_id = changed_version_id(reply.headers)
                 # What fails behind the answer, forgetting above all, leaves nobody to close it.
                 undoing.push_async_callback(reply.body.close)
             undoing.pop_all()
@@ -234,6 +236,12 @@ class Relay:
             await relayed.close()
             raise
         return RelayReply(answer.status, answer.headers, answer.length, relayed), answer.is_unknown
+
+
+def changed_version_id(headers: tuple[tuple[str, str], ...]) -> str:
+    """Find which version an answer says that it is about (AWS API_PutObjectTagging); "" where it does not."""
+    told = next((value for name, value in headers if name.lower() == "x-amz-version-id"), "")
+    return told if told.isprintable() else ""
 
 
 async def _outgoing(
