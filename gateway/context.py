@@ -24,6 +24,7 @@ from storage.requests import (
     BucketEntry,
     CompletedPart,
     Content,
+    DeleteLine,
     DeleteResult,
     OpenObject,
     OriginReply,
@@ -138,16 +139,15 @@ class ObjectStore(Protocol):
         *,
         origin_reason: str = "",
         origin_headers: HeaderPairs = (),
-        version_id: str = "",
         credential_id: str = "",
     ) -> DeleteResult:
-        """Delete an object; one that does not exist is deleted too."""
+        """Delete an object or a version of it; one that does not exist is deleted too."""
         ...
 
     async def delete_objects(
-        self, bucket: str, keys: Sequence[str], *, credential_id: str = ""
+        self, bucket: str, lines: Sequence[DeleteLine], *, credential_id: str = ""
     ) -> tuple[DeleteResult, ...]:
-        """Delete many objects; one result a key, in order."""
+        """Delete many objects of a bucket, or versions of them; one result a line, in order."""
         ...
 
     async def copy_object(

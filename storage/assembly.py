@@ -61,6 +61,7 @@ from storage.types import EXTENT_BYTES_MAX, MIB, Checksum
 from storage.unreadable import Unreadable
 from storage.uploads import ObjectChecksums, Uploads, UploadsParts
 from storage.uploads_lister import UploadsLister
+from storage.versions import Versions
 from storage.workers import Workers
 from storage.writer import Writer, WriterParts
 
@@ -162,6 +163,7 @@ class Components:
     reclaim: Reclaim
     supply: Supply
     reader: Reader
+    versions: Versions
     writer: Writer
     uploads: Uploads
     uploads_lister: UploadsLister
@@ -328,6 +330,23 @@ def assemble(
         dirty_bytes_limit=parts.settings.dirty_bytes_limit,
         wait_s_max=parts.settings.dirty_wait_s,
     )
+    reader = Reader(
+        ReaderParts(
+            index=recovered.index,
+            applier=applier,
+            origin=parts.origin,
+            policies=parts.policies,
+            generations=generations,
+            ids=recovered.ids,
+            clock=parts.clock,
+            supply=supply,
+            epoch=recovered.epoch,
+            trusted_epoch=recovered.trusted_epoch,
+            has_failed=lambda: bool(state.failure),
+            doubted_at_s=facts.doubted_at_s,
+            has_object_lock=lambda bucket: bucket in state.facts and state.facts[bucket].has_object_lock,
+        )
+    )
     return Components(
         state=state,
         segments=segments,
@@ -349,22 +368,8 @@ def assemble(
         backlog=backlog,
         reclaim=reclaim,
         supply=supply,
-        reader=Reader(
-            ReaderParts(
-                index=recovered.index,
-                applier=applier,
-                origin=parts.origin,
-                policies=parts.policies,
-                generations=generations,
-                ids=recovered.ids,
-                clock=parts.clock,
-                supply=supply,
-                epoch=recovered.epoch,
-                trusted_epoch=recovered.trusted_epoch,
-                has_failed=lambda: bool(state.failure),
-                doubted_at_s=facts.doubted_at_s,
-            )
-        ),
+        reader=reader,
+        versions=Versions(reader, facts, flusher),
         writer=Writer(
             WriterParts(
                 inlet=inlet,
@@ -385,6 +390,7 @@ def assemble(
                 held=held,
                 outgoing=outgoing,
                 check_writable=pointers.check_writable,
+                dirty_rows=dirty_rows,
                 epoch=recovered.epoch,
             )
         ),
@@ -419,6 +425,8 @@ def assemble(
                 epoch=recovered.epoch,
                 draw_bits=parts.rng.getrandbits,
                 check_writable=pointers.check_writable,
+                through=through,
+                dirty_rows=dirty_rows,
             )
         ),
         uploads_lister=UploadsLister(parts.origin, flusher.origin_upload_ids),

@@ -347,7 +347,7 @@ class VersionBody:
             raise self._lost_for_good(f"{where}: {why}")
         log.warning("cached bytes of %s are forgotten: %s: %s", self._name, where, why)
         await self._parts.source.drop_extents(
-            DropExtents(self._name.bucket, self._name.key, self._record.version_id, (place,))
+            DropExtents(self._name.shelf, self._name.key, self._record.version_id, (place,))
         )
 
     def _lost_for_good(self, why: str) -> DirtyBytesLostError:

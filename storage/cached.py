@@ -5,6 +5,8 @@ has moved on: a fill that comes late must never touch a newer version. Pure, ove
 
 None of them survives a power cut for certain. So none may be needed for an acknowledged byte to be found, and after an
 unclean stop a clean row counts only once it is validated (`recovery.Recovered.trusted_epoch`).
+
+`bucket` is the shelf of the row (`storage/keys.py`), and so the bucket itself but for versions that were asked for by the origin's id.
 """
 
 from collections.abc import Sequence
@@ -26,12 +28,8 @@ from storage.records import (
     Validated,
     was_written_here,
 )
-from storage.rows import (
-    Rows,
-    decode_resident,
-    decoded,
-)
-from storage.types import ByteRange, Checksum, Extent, Location
+from storage.rows import Rows, decode_resident, decoded
+from storage.types import NULL_VERSION, ByteRange, Checksum, Extent, Location, ObjectName
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +140,19 @@ class ForgetVersion:
 
 @dataclass(frozen=True, slots=True)
 class ForgetClean:
-    """Whatever clean version there is of a key is not to be trusted: something was passed through."""
+    """Whatever clean version there is of a key is not to be trusted: something was passed through.
+
+    Nor is what is known of its version `null`, which may have been overwritten, and of the one named, if any.
+    """
 
     bucket: str
     key: str
+    version_id: str = ""
 
     def __call__(self, rows: Rows) -> bool:
-        """Drop the row if it is clean."""
-        forget_clean(rows, self.bucket, self.key)
+        """Drop the rows if they are clean."""
+        for version_id in {"", NULL_VERSION, self.version_id}:
+            forget_clean(rows, ObjectName(self.bucket, self.key, version_id).shelf, self.key)
         return True
 
 

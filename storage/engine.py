@@ -50,6 +50,7 @@ from storage.requests import (
     BucketEntry,
     CompletedPart,
     Content,
+    DeleteLine,
     DeleteResult,
     OriginReply,
     PartsPage,
@@ -337,9 +338,11 @@ class Engine:
     async def open_object(
         self, name: ObjectName, wanted: RangeSpec | None = None, *, metadata_only: bool = False
     ) -> Opened:
-        """Hold one version of an object for reading; see `Reader.open`."""
+        """Hold one version of an object for reading; see `Reader.open`, and `Versions.open` for one that is named."""
         return await self._reading(
-            lambda components: components.reader.open(name, wanted, metadata_only=metadata_only),
+            lambda components: (components.versions if name.version_id else components.reader).open(
+                name, wanted, metadata_only=metadata_only
+            ),
             needs_index=True,
         )
 
@@ -390,29 +393,30 @@ class Engine:
         *,
         origin_reason: str = "",
         origin_headers: Headers = (),
-        version_id: str = "",
         credential_id: str = "",
     ) -> DeleteResult:
-        """Delete an object; see `Writer.delete`."""
+        """Delete an object or a version of it; see `Writer.delete`."""
         async with self._writing(name) as components:
             return await components.writer.delete(
                 name,
                 origin_reason=origin_reason,
                 origin_headers=origin_headers,
-                version_id=version_id,
                 credential_id=credential_id,
             )
 
     async def delete_objects(
-        self, bucket: str, keys: Sequence[str], *, credential_id: str = ""
+        self, bucket: str, lines: Sequence[DeleteLine], *, credential_id: str = ""
     ) -> tuple[DeleteResult, ...]:
-        """Delete many objects; one result a key, in order. One that fails does not stop the others."""
+        """Delete many objects of a bucket, or versions of them; one result a line, in order.
+
+        One that fails does not stop the others.
+        """
         async with self._writing() as components:
             await components.facts.facts(bucket)
-            refused = components.pointers.refused_lines(bucket, keys)
-            allowed = [key for key in keys if key not in refused]
-            results = iter(await components.writer.delete_many(bucket, allowed, credential_id=credential_id))
-            return tuple(refused.get(key) or next(results) for key in keys)
+            refused = components.pointers.refused_lines(bucket, [line.name.key for line in lines])
+            allowed = [line for line in lines if line.name.key not in refused]
+            results = iter(await components.writer.delete_many(allowed, credential_id=credential_id))
+            return tuple(refused.get(line.name.key) or next(results) for line in lines)
 
     async def copy_object(
         self, source: ObjectName, target: ObjectName, headers: Headers, credential_id: str = ""
@@ -420,8 +424,9 @@ class Engine:
         """Copy an object at the origin; see `Passing.copy_object`."""
         del credential_id
         async with self._writing(target) as components:
-            view = await components.pointers.view(source)
-            return await components.passing.copy_object(view.name if view else source, target, headers)
+            view = await components.pointers.view(source.plain)
+            read = view.name.at_version(source.version_id) if view else source
+            return await components.passing.copy_object(read, target, headers)
 
     async def list_objects(self, query: ListQuery, on_generation: OnGeneration = unheard) -> ListResult:
         """Give one page of a listing; see `PublishedLister.page`."""
@@ -499,8 +504,8 @@ class Engine:
     ) -> PutResult:
         """Have the origin copy a part into an upload of its own; see `Passing.copy_part`."""
         async with self._writing(name) as components:
-            view = await components.pointers.view(source)
-            seen = view.name if view else source
+            view = await components.pointers.view(source.plain)
+            seen = view.name.at_version(source.version_id) if view else source
             return await components.passing.copy_part(seen, name, upload_id, number, headers)
 
     async def complete_upload(  # noqa: PLR0913 - what the operation takes

@@ -11,6 +11,8 @@ class StorageError(Exception):
     """Base of all expected failures of storage."""
 
     retryable: ClassVar[bool] = False
+    told: tuple[tuple[str, str], ...] = ()
+    """Headers of the origin's answer that the client is to see with the error, names in lower case."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -23,6 +25,10 @@ class NoSuchBucketError(StorageError):
 
 class NoSuchKeyError(StorageError):
     """The client named an object that does not exist. 404 NoSuchKey."""
+
+
+class NoSuchVersionError(NoSuchKeyError):
+    """The client named a version that the object does not have. 404 NoSuchVersion."""
 
 
 class NoSuchUploadError(StorageError):

@@ -4,8 +4,8 @@ A fact older than REFRESH_S is refreshed in the background when it is used; the 
 and if the refresh fails. Passed-through changes of a bucket drop its facts, so that the next use asks. What was asked
 before a drop answers only those who asked then; it is not kept.
 
-While a bucket is being deleted it is *closed*: whoever wants its facts waits for the end and asks anew. So no write
-is acknowledged into a bucket that is gone by then.
+While a bucket is being deleted, or made versioned, it is *closed*: whoever wants its facts waits for the end and asks anew.
+So no write is acknowledged into a bucket that is gone by then, or as what it no longer is there (`since`).
 """
 
 import asyncio
@@ -80,9 +80,20 @@ class FactsTable:
             raise NoSuchBucketError(f"bucket {bucket} does not exist")
         return known
 
-    def is_closed(self, bucket: str) -> bool:
-        """Whether the bucket is being deleted: nothing is acknowledged into it before `facts` has been asked again."""
-        return bucket in self._closed
+    def drops(self, bucket: str) -> int:
+        """Say how often what was known of the bucket was dropped; see `since`."""
+        return self._drops[bucket]
+
+    def since(self, bucket: str, drops: int, known: BucketFacts) -> BucketFacts | None:
+        """Give what is known of a bucket now, of which `known` was told when `drops` said how often it had been dropped.
+
+        None where the bucket is being changed or deleted, or was since: nothing is acknowledged into it before `facts` is
+        asked again. Looked at in the step that hands a write to the door, no change of the bucket is answered between.
+        """
+        if bucket in self._closed or self._drops[bucket] != drops:
+            return None
+        newest = self._state.facts.get(bucket, known)
+        return newest if newest.asked_at_s >= known.asked_at_s else known
 
     @property
     def dropped(self) -> frozenset[str]:

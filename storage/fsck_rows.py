@@ -39,7 +39,7 @@ RESIDENT_ROWS: Final = 10_000
 
 
 class Owner(NamedTuple):
-    """Whose bytes: a version of an object, or a part of an upload."""
+    """Whose bytes: a version of an object, or a part of an upload. `bucket` is the shelf that the rows stand on."""
 
     bucket: str
     key: str
@@ -50,7 +50,7 @@ class Owner(NamedTuple):
     def __str__(self) -> str:
         if self.upload_id:
             return f"part {self.part} of upload {self.upload_id}"
-        return f"s3://{self.bucket}/{self.key}"
+        return str(keys.name_on(self.bucket, self.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ class RowCheck:
                 record = decode_object(value)
                 extents = read_extents(self._index, record)
                 is_clean = record.state is ObjectState.CLEAN
-                owner = Owner(name.bucket, name.key, record.version_id)
+                owner = Owner(name.shelf, name.key, record.version_id)
                 severity = Severity.NOTE if is_clean else Severity.CRITICAL
                 self._check_residents(str(name), extents, owner, severity)
                 self._check_state(str(name), key, record)

@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
 
-from storage.types import ObjectName
+from storage.types import NULL_VERSION, ObjectName
+
+_Place = tuple[str, str]
+"""A key and the origin's id of a version, "" for the newest."""
 
 
 class Watch:
@@ -52,7 +55,7 @@ class Generations:
     """The outstanding watches of keys and of bucket listings, and the writes that overtake them."""
 
     def __init__(self) -> None:
-        self._keys: dict[str, dict[str, _Watchers]] = {}
+        self._keys: dict[str, dict[_Place, _Watchers]] = {}
         self._buckets: dict[str, _Watchers] = {}
 
     def __len__(self) -> int:
@@ -62,19 +65,28 @@ class Generations:
         return f"<Generations: {len(self)} watches>"
 
     def watch(self, name: ObjectName) -> Watch:
-        """Begin to watch a key; call before the origin is asked."""
-        known = self._keys.get(name.bucket, {}).get(name.key)
-        return Watch(known or _Watchers(self, name.bucket, name.key))
+        """Begin to watch a key, or one version of it; call before the origin is asked."""
+        place = (name.key, name.version_id)
+        known = self._keys.get(name.bucket, {}).get(place)
+        return Watch(known or _Watchers(self, name.bucket, place))
 
     def watch_bucket(self, bucket: str) -> Watch:
         """Begin to watch a bucket's listing: a write to any of its keys overtakes it."""
         return Watch(self._buckets.get(bucket) or _Watchers(self, bucket, None))
 
     def bump(self, name: ObjectName) -> None:
-        """Overtake the watches of a key and of its bucket's listing."""
-        for watchers in (self._keys.get(name.bucket, {}).get(name.key), self._buckets.get(name.bucket)):
-            if watchers is not None:
-                watchers.overtake()
+        """Overtake the watches of a key, of its version `null` that it may have overwritten, and of its bucket's listing.
+
+        With a version id those of that version too. A write makes and changes no other.
+        """
+        of_bucket = self._keys.get(name.bucket, {})
+        for version_id in {"", NULL_VERSION, name.version_id}:
+            of_key = of_bucket.get((name.key, version_id))
+            if of_key is not None:
+                of_key.overtake()
+        of_listing = self._buckets.get(name.bucket)
+        if of_listing is not None:
+            of_listing.overtake()
 
     def bump_bucket(self, bucket: str) -> None:
         """Overtake all watches in a bucket: it was made, deleted, or changed as a whole."""
@@ -97,38 +109,38 @@ class Generations:
             yield from keys.values()
 
     def _keep(self, watchers: "_Watchers") -> None:
-        if watchers.key is None:
+        if watchers.place is None:
             self._buckets[watchers.bucket] = watchers
         else:
-            self._keys.setdefault(watchers.bucket, {})[watchers.key] = watchers
+            self._keys.setdefault(watchers.bucket, {})[watchers.place] = watchers
 
     def _drop(self, watchers: "_Watchers") -> None:
-        if watchers.key is None:
+        if watchers.place is None:
             self._buckets.pop(watchers.bucket, None)
             return
         keys = self._keys.get(watchers.bucket, {})
-        keys.pop(watchers.key, None)
+        keys.pop(watchers.place, None)
         if not keys:
             self._keys.pop(watchers.bucket, None)
 
 
 class _Watchers:
-    """The current watches of one key or bucket; known to its owner only while there are any."""
+    """The current watches of one key, version or bucket; known to its owner only while there are any."""
 
-    __slots__ = ("_owner", "_watches", "bucket", "key")
+    __slots__ = ("_owner", "_watches", "bucket", "place")
 
-    def __init__(self, owner: Generations, bucket: str, key: str | None) -> None:
+    def __init__(self, owner: Generations, bucket: str, place: _Place | None) -> None:
         self._owner = owner
         self._watches: set[Watch] = set()
         self.bucket = bucket
-        self.key = key
+        self.place = place
 
     def __len__(self) -> int:
         return len(self._watches)
 
     @property
     def subject(self) -> str:
-        return f"s3://{self.bucket}/{self.key or ''}"
+        return str(ObjectName(self.bucket, *(self.place or ("",))))
 
     def add(self, watch: Watch) -> None:
         if not self._watches:

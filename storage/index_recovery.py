@@ -182,7 +182,7 @@ def finish_rebuild(index: Index, layout: Layout) -> None:
         record = decode_object(value)
         if record.state is ObjectState.CLEAN:
             name = keys.split_object_key(key)
-            rows.drop_object(name.bucket, name.key, record)
+            rows.drop_object(name.shelf, name.key, record)
             dropped += 1
         if dropped >= DROP_ROWS:
             index.write(rows.batch())

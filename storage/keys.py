@@ -1,6 +1,6 @@
 """How index keys are built, so that the order of the keys is the order in which the rows are wanted.
 
-    objects, overlay   bucket NUL key         UTF-8; within a bucket in S3's listing order (UTF-8 bytes)
+    objects, overlay   shelf NUL key          UTF-8; within a shelf in S3's listing order (UTF-8 bytes)
     extents            version_id start       u64 u64
     dirty              sequence               u64
     uploads            upload_id              UTF-8
@@ -14,6 +14,10 @@ key may. A segment id is a node (u16) above a counter (u48): segments of several
 
 A slot is 12 bits of a hash over the canonical path, the same that a load balancer computes to send a key to its node. It is a
 field of records, never a prefix of keys: listings need key order.
+
+A shelf is a bucket, or `bucket SOH version`: there stand the rows of a version that was asked for by the origin's id of it. No
+bucket's name has SOH, so such a row has the key of no plain object, and no range of a bucket's keys covers it. Whatever names a row
+by `bucket` and `key` (residents, the changes of `storage/cached.py`, `Forgotten`) has the shelf in the place of the bucket.
 """
 
 import struct
@@ -30,6 +34,7 @@ NODE_MAX: Final = (1 << 16) - 1
 SEGMENT_COUNTER_MAX: Final = (1 << 48) - 1
 
 _NUL: Final = b"\x00"
+_SOH: Final = "\x01"
 _U32: Final = struct.Struct(">I")
 _U64: Final = struct.Struct(">Q")
 _U64_U64: Final = struct.Struct(">QQ")
@@ -55,17 +60,23 @@ def after_prefix(prefix: bytes) -> bytes | None:
 # --- objects and their overlay -----------------------------------------------------------------------------------------
 
 
-def object_key(bucket: str, key: str) -> bytes:
+def object_key(shelf: str, key: str) -> bytes:
     """Build the key of an objects or overlay row."""
-    assert "\x00" not in bucket, f"not a bucket name: {bucket!r}"
-    return f"{bucket}\x00{key}".encode()
+    assert "\x00" not in shelf, f"not a shelf: {shelf!r}"
+    return f"{shelf}\x00{key}".encode()
 
 
 def split_object_key(row_key: bytes) -> ObjectName:
     """Read an objects or overlay key."""
-    bucket, separator, key = row_key.partition(_NUL)
+    shelf, separator, key = row_key.partition(_NUL)
     assert separator, f"not an object's row key: {row_key!r}"
-    return ObjectName(bucket.decode(), key.decode())
+    return name_on(shelf.decode(), key.decode())
+
+
+def name_on(shelf: str, key: str) -> ObjectName:
+    """Give the name whose rows stand on a shelf under a key."""
+    bucket, _, version_id = shelf.partition(_SOH)
+    return ObjectName(bucket, key, version_id)
 
 
 def prefix_range(bucket: str, prefix: str = "") -> tuple[bytes, bytes]:

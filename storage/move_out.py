@@ -222,4 +222,4 @@ def _starting_at(extents: Sequence[Extent], start: int) -> Extent | None:
 def _owner(resident: ResidentRow) -> str:
     if resident.upload_id:
         return f"part {resident.part} of upload {resident.upload_id}"
-    return f"s3://{resident.bucket}/{resident.key}"
+    return str(keys.name_on(resident.bucket, resident.key))

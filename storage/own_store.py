@@ -50,6 +50,7 @@ from storage.requests import (
     BucketEntry,
     CompletedPart,
     Content,
+    DeleteLine,
     DeleteResult,
     OriginReply,
     PartsPage,
@@ -62,7 +63,7 @@ from storage.requests import (
 )
 from storage.stats import Stats
 from storage.through import quarantined_error
-from storage.types import Checksum, ObjectName, PartSpan, RangeSpec, WriteMode
+from storage.types import NULL_VERSION, Checksum, ObjectName, PartSpan, RangeSpec, WriteMode
 from storage.uploads_lister import UploadsQuery
 
 REASON: Final = "own credentials"
@@ -167,7 +168,8 @@ class OwnStore:
             for _ in range(OPENED_MAX):
                 await self._make_readable(components, name)
                 reader = components.reader.signed_by(self._authority.authority_id, self._parts.origin)
-                opened = await reader.open(name, wanted, metadata_only=metadata_only)
+                opener = components.versions.over(reader) if name.version_id else reader
+                opened = await opener.open(name, wanted, metadata_only=metadata_only)
                 if opened.record.state is ObjectState.CLEAN:
                     return opened
                 await opened.close()
@@ -177,23 +179,29 @@ class OwnStore:
 
     async def _make_readable(self, components: Components, name: ObjectName) -> None:
         """Return once the origin has what was acknowledged of a name, and has let it be read; else raise what it says."""
-        flusher = components.flusher
-        if flusher.dirty_entry(name) is None:
+        flusher, key = components.flusher, name.plain
+        if flusher.dirty_entry(key) is None:
             await self._permits.check(name)
             return
-        reason = flusher.quarantine_reason(name)
+        reason = flusher.quarantine_reason(key)
         if not reason:
             try:
-                await flusher.waits.flush_key(name)
+                await flusher.waits.flush_key(key)
             except OriginUnavailableError:
                 await self._check_known(name)
                 raise
-            self._permits.forget(name)
-            reason = flusher.quarantine_reason(name)
-        if reason:
+            self._forget(name)
+            reason = flusher.quarantine_reason(key)
+        # A version that has an id of its own stays what it is, whatever the origin refused since.
+        if reason and name.version_id in {"", NULL_VERSION}:
             await self._check_known(name)
-            raise quarantined_error(name, reason)
+            raise quarantined_error(key, reason)
         await self._permits.check(name)
+
+    def _forget(self, name: ObjectName) -> None:
+        """Ask anew whether a name may be read, which was written; a version's change may show in its object."""
+        self._permits.forget(name)
+        self._permits.forget(name.plain)
 
     async def _check_known(self, name: ObjectName) -> None:
         """Return where the authority may know of a name, object or not; else raise the origin's refusal."""
@@ -247,7 +255,7 @@ class OwnStore:
             await self._check_known(name)
             raise
         finally:
-            self._permits.forget(name)
+            self._forget(name)
 
     async def delete_object(
         self,
@@ -255,40 +263,38 @@ class OwnStore:
         *,
         origin_reason: str = "",
         origin_headers: Headers = (),
-        version_id: str = "",
         credential_id: str = "",
     ) -> DeleteResult:
-        """Delete an object at the origin."""
+        """Delete an object, or a version of it, at the origin."""
         del origin_reason, credential_id
         async with self._parts.writing(name) as components:
             writer = components.writer.signed_by(self._parts.origin)
-            deleting = writer.delete_through(name, origin_headers, version_id=version_id)
-            result = await self._written(name, deleting)
+            result = await self._written(name, writer.delete_through(name, origin_headers))
             return replace(result, headers=(*result.headers, _REASONED))
 
     async def delete_objects(
-        self, bucket: str, keys: Sequence[str], *, credential_id: str = ""
+        self, bucket: str, lines: Sequence[DeleteLine], *, credential_id: str = ""
     ) -> tuple[DeleteResult, ...]:
-        """Delete many objects at the origin, one by one; one result a key, in order."""
+        """Delete many objects at the origin, or versions of them, one by one; one result a line, in order."""
         del credential_id
         async with self._parts.writing(None) as components:
-            refused = components.pointers.refused_lines(bucket, keys)
-            allowed = [key for key in keys if key not in refused]
+            refused = components.pointers.refused_lines(bucket, [line.name.key for line in lines])
+            allowed = [line for line in lines if line.name.key not in refused]
             writer = components.writer.signed_by(self._parts.origin)
             try:
-                results = iter(await writer.delete_many_through(bucket, allowed))
+                results = iter(await writer.delete_many_through(allowed))
             finally:
-                for key in allowed:
-                    self._permits.forget(ObjectName(bucket, key))
-            return tuple(refused.get(key) or next(results) for key in keys)
+                for line in allowed:
+                    self._forget(line.name)
+            return tuple(refused.get(line.name.key) or next(results) for line in lines)
 
     async def copy_object(
         self, source: ObjectName, target: ObjectName, headers: Headers, credential_id: str = ""
     ) -> PutResult:
         """Copy an object at the origin, which must let this authority read the source."""
         del credential_id
-        view = await self.view(source)
-        shown = view.name if view else source
+        view = await self.view(source.plain)
+        shown = view.name.at_version(source.version_id) if view else source
         async with self._parts.writing(target) as components:
             await self._make_readable(components, shown)
             copying = self._passing(components).copy_object(shown, target, headers)
@@ -340,7 +346,7 @@ class OwnStore:
             try:
                 return await self._relayed(request, self._relay(components).write(request, content))
             finally:
-                self._permits.forget(request.name)
+                self._forget(request.changed)
 
     def _relay(self, components: Components) -> Relay:
         return components.relay.signed_by(self._parts.origin)
@@ -396,8 +402,8 @@ class OwnStore:
         self, source: ObjectName, name: ObjectName, upload_id: str, number: int, headers: Headers = ()
     ) -> PutResult:
         """Have the origin copy a part, of a source that it lets this authority read."""
-        view = await self.view(source)
-        shown = view.name if view else source
+        view = await self.view(source.plain)
+        shown = view.name.at_version(source.version_id) if view else source
         async with self._parts.writing(name) as components:
             await self._make_readable(components, shown)
             passing = self._passing(components)

@@ -110,6 +110,8 @@ class Passing:
     ) -> PutResult:
         """Copy at the origin, which sees both objects as they were acknowledged; `is_own` as `Through.operation`.
 
+        The source may be a version, also one of the target.
+
         Raises:
             QuarantinedError: The origin refused the newest change of one of the two.
             NoSuchKeyError: There is no source; the target stays as it was.
@@ -135,7 +137,7 @@ class Passing:
         Not under the source's turn, which two copies in opposite directions would wait for in a ring. A write to the
         source that comes now is concurrent with the copy, and either order is right.
         """
-        flusher = self._parts.flusher
+        flusher, source = self._parts.flusher, source.plain
         if flusher.dirty_entry(source) is None:
             return
         await flusher.waits.flush_key(source)

@@ -17,6 +17,10 @@ what was acknowledged, and never served; also not where the flush ends before th
 
 While writes are refused because the disk failed, no clean row is trusted: what was passed through or flushed last may be missing
 in it. Each is validated before its use, `immutable` excepted, and covers for no failing origin.
+
+A version that is asked for by the origin's id goes the same road, by rows of its own (`storage/keys.py`). It never changes, so it is
+served without asking anybody once it is known. The version `null` may be overwritten, and what an object lock says of a version
+changes without a new one: these are validated each time.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -54,13 +58,22 @@ from storage.rows import RowSource, decode_overlay, row_at
 from storage.sender import has_description
 from storage.singleflight import SingleFlight
 from storage.supply import INDEX_FAILURES, Supply
-from storage.types import BLOCK_BYTES, ByteRange, CacheResult, ObjectName, Priority, RangeSpec
+from storage.types import BLOCK_BYTES, NULL_VERSION, ByteRange, CacheResult, ObjectName, Priority, RangeSpec
 
 SHARED_ATTEMPTS_MAX: Final = 3
 """So often an open starts over because the key was written while the origin was asked."""
 
+METHOD_NOT_ALLOWED: Final = 405
+"""The origin's answer where the version that is named is a delete marker."""
+
 ROW_READS_MAX: Final = 100
 """So often in a row a key's rows are read again because a change was applied between two reads."""
+
+_NEVER_ASKED: Final = Freshness(mode=FreshnessMode.IMMUTABLE)
+_ASKED_ALWAYS: Final = Freshness(mode=FreshnessMode.ALWAYS)
+"""Whatever the policy says: its word `immutable` cannot mean the version `null`, which others overwrite, nor what is locked."""
+
+_LOCK_PREFIX: Final = "x-amz-object-lock-"
 
 NO_BYTES: Final = RangeSpec(suffix=0)
 """What is held for who opens an object for its description."""
@@ -68,7 +81,12 @@ NO_BYTES: Final = RangeSpec(suffix=0)
 
 @dataclass(slots=True)
 class ReaderParts:
-    """What the reader works with; made once by the engine. `has_failed` says that writes are refused since the disk failed."""
+    """What the reader works with; made once by the engine.
+
+    Attributes:
+        has_failed: Whether writes are refused since the disk failed.
+        has_object_lock: Whether a bucket is known to lock objects, so that what holds a version may change.
+    """
 
     index: RowSource
     applier: Applier
@@ -82,6 +100,7 @@ class ReaderParts:
     trusted_epoch: int
     has_failed: Callable[[], bool]
     doubted_at_s: Callable[[str], float]
+    has_object_lock: Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +167,10 @@ class Reader:
             known = self._others[authority_id] = Reader(parts, is_foreign=True)
         return known
 
+    def knows(self, name: ObjectName) -> bool:
+        """Say whether the index has a row of the name."""
+        return self._supply.record(name) is not None
+
     def _is_being_told(self, name: ObjectName, record: ObjectRecord, wanted: RangeSpec | None) -> bool:
         """Whether the row comes of a cold read that has not begun its fill yet: who joins it shares the fill."""
         is_shared = self._freshness(name).mode is not FreshnessMode.ALWAYS
@@ -159,10 +182,13 @@ class Reader:
 
     def _overlay(self, name: ObjectName) -> OverlayRecord | None:
         return row_at(
-            self._parts.index, Family.OVERLAY, keys.object_key(name.bucket, name.key), decode_overlay
+            self._parts.index, Family.OVERLAY, keys.object_key(name.shelf, name.key), decode_overlay
         )
 
     def _freshness(self, name: ObjectName) -> Freshness:
+        if name.version_id:
+            may_change = name.version_id == NULL_VERSION or self._parts.has_object_lock(name.bucket)
+            return _ASKED_ALWAYS if may_change else _NEVER_ASKED
         return self._parts.policies().find(name).freshness
 
     # --- known objects -----------------------------------------------------------------------------------------------
@@ -226,6 +252,11 @@ class Reader:
                     return None
                 await self._supply.forget(name, record)
                 raise
+            except OriginRefusedError as error:
+                if error.status == METHOD_NOT_ALLOWED and watch.is_current:
+                    # A delete marker has taken its place.
+                    await self._supply.forget(name, record)
+                raise
             if not watch.is_current:
                 return None
             if not _is_same(record, found):
@@ -239,7 +270,7 @@ class Reader:
         origin = msgspec.structs.replace(
             record.origin, last_modified_s=found.last_modified_s, version_id=found.version_id
         )
-        mark = MarkValidated(name.bucket, name.key, record.version_id, asked, origin, found.checksums)
+        mark = MarkValidated(name.shelf, name.key, record.version_id, asked, origin, found.checksums)
         try:
             is_there = await self._parts.applier.change(mark)
         except INDEX_FAILURES:
@@ -407,9 +438,7 @@ class Reader:
             return None
         record = _record_of(found, self._parts.ids.take_version_id(), asked)
         try:
-            is_stored = await self._parts.applier.change(
-                StoreVersion(name.bucket, name.key, record, replaces)
-            )
+            is_stored = await self._parts.applier.change(StoreVersion(name.shelf, name.key, record, replaces))
         except INDEX_FAILURES:
             return _Told(record, is_kept=False)
         return _Told(record) if is_stored else None
@@ -454,11 +483,18 @@ def _is_same(record: ObjectRecord, found: OriginObject) -> bool:
     origin = record.origin
     if origin is None or origin.etag != found.etag or record.size != found.size:
         return False
+    if _locks(record.headers) != _locks(found.headers):
+        return False
     # A version of our own, just flushed, does not know the origin's date and id yet; it learns them now.
     if not origin.last_modified_s:
         # Flushed from here, and no answer to a write carries a date: another writer's may have the same bytes.
         return has_description(found, record)
     return origin.last_modified_s == found.last_modified_s
+
+
+def _locks(headers: tuple[tuple[str, str], ...]) -> frozenset[tuple[str, str]]:
+    """Pick the headers of a version that change without a new one (AWS API_PutObjectRetention, API_PutObjectLegalHold)."""
+    return frozenset(pair for pair in headers if pair[0].startswith(_LOCK_PREFIX))
 
 
 def _record_of(found: OriginObject, version_id: int, validated: Validated) -> ObjectRecord:

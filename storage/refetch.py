@@ -88,7 +88,7 @@ class Refetching:
             return False
         if record.state is not ObjectState.CLEAN or record.origin is None:
             return False
-        asked = _Asked(ObjectName(owner.bucket, owner.key), record.origin.etag)
+        asked = _Asked(keys.name_on(owner.bucket, owner.key), record.origin.etag)
         location = await self._store(client, index, wanted, asked)
         extent = Extent(wanted.start, wanted.stop, location)
         added, _ = write_change(index, AddExtents(owner.bucket, owner.key, owner.version_id, (extent,)))

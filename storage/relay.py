@@ -168,9 +168,11 @@ class Relay:
 
     async def _change_key(self, request: RelayRequest, body: bytes | OutgoingBody) -> RelayReply:
         async with AsyncExitStack() as undoing:
-            async with self._parts.through.operation(request.name) as passed:
+            async with self._parts.through.operation(request.changed) as passed:
                 await self._guard.check(request)
                 reply, passed.is_unknown = await self._ask(request, body)
+                # Tags and the like belong to a version, of which the newest need not have been named.
+                passed.changed_version_id = changed_version_id(reply.headers)
                 # What fails behind the answer, forgetting above all, leaves nobody to close it.
                 undoing.push_async_callback(reply.body.close)
             undoing.pop_all()
@@ -206,7 +208,7 @@ class Relay:
         await self._parts.facts.facts(bucket)
         # Not within the turn: another operation like this one may have its own turn of what is to be flushed.
         await self._parts.flusher.waits.flush_bucket(bucket)
-        async with self._parts.through.operation(request.name):
+        async with self._parts.through.operation(request.changed):
             await self._guard.check(request)
             yield
 
@@ -243,6 +245,12 @@ class Relay:
             await relayed.close()
             raise
         return RelayReply(answer.status, answer.headers, answer.length, relayed), answer.is_unknown
+
+
+def changed_version_id(headers: tuple[tuple[str, str], ...]) -> str:
+    """Find which version an answer says that it is about (AWS API_PutObjectTagging); "" where it does not."""
+    told = next((value for name, value in headers if name.lower() == "x-amz-version-id"), "")
+    return told if told.isprintable() else ""
 
 
 async def _outgoing(

@@ -127,13 +127,23 @@ class PutResult(msgspec.Struct, frozen=True):
 
 
 class DeleteResult(msgspec.Struct, frozen=True):
-    """One line of a delete: code "" on success. `headers`: the origin's, such as x-amz-delete-marker."""
+    """One line of a delete: code "" on success. `headers`: the origin's, such as x-amz-delete-marker.
+
+    `version_id` is what the origin says of it: the delete marker's that was made, or the version's that was deleted.
+    """
 
     key: str
     code: str = ""
     message: str = ""
     version_id: str = ""
     headers: tuple[tuple[str, str], ...] = ()
+
+
+class DeleteLine(msgspec.Struct, frozen=True):
+    """One object, or one version of it, to delete. `origin_headers` are the conditions that only the origin can judge."""
+
+    name: ObjectName
+    origin_headers: tuple[tuple[str, str], ...] = ()
 
 
 class CompletedPart(msgspec.Struct, frozen=True):
@@ -198,7 +208,7 @@ class RelayRequest(msgspec.Struct, frozen=True):
 
     Attributes:
         operation: S3's name of it; a metrics label.
-        name: What it is about; key "" for a bucket, both "" for the service.
+        name: What it is about, without a version; key "" for a bucket, both "" for the service.
         query: Decoded pairs, in order, without a signature.
         headers: The client's; those of its connection and signature may be among them.
         body: The document of a read, small and whole; b"" for a write, whose body is a `Content`.
@@ -215,6 +225,12 @@ class RelayRequest(msgspec.Struct, frozen=True):
     body: bytes = b""
     guarded: tuple[str, ...] = ()
     credential_id: str = ""
+
+    @property
+    def changed(self) -> ObjectName:
+        """The object, or the version of it that the query names: what is cached of it is not to be trusted afterwards."""
+        version_id = next((value for name, value in self.query if name == "versionId"), "")
+        return self.name.at_version(version_id) if version_id else self.name
 
 
 class RelayReply(msgspec.Struct, frozen=True):

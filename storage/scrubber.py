@@ -52,7 +52,7 @@ from storage.scrub import FAMILY_OF, Pace, Phase, Position
 from storage.segments import SegmentStore
 from storage.state import State
 from storage.stats import Stats
-from storage.types import BLOCK_BYTES, Extent, Location, ObjectName, Priority
+from storage.types import BLOCK_BYTES, Extent, Location, Priority
 from storage.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -310,7 +310,7 @@ class Scrubber:
 
     async def _drop(self, target: _Target, why: str) -> None:
         owner = target.owner
-        log.warning("cached bytes of s3://%s/%s are dropped: %s", owner.bucket, owner.key, why)
+        log.warning("cached bytes of %s are dropped: %s", keys.name_on(owner.bucket, owner.key), why)
         change = DropExtents(owner.bucket, owner.key, owner.version_id, (target.location,))
         try:
             await self._parts.applier.change(change)
@@ -320,7 +320,7 @@ class Scrubber:
 
     def _name(self, owner: ResidentRow) -> str:
         if not owner.upload_id:
-            return f"s3://{owner.bucket}/{owner.key}"
+            return str(keys.name_on(owner.bucket, owner.key))
         upload = row_at(self._parts.index, Family.UPLOADS, keys.upload_key(owner.upload_id), decode_upload)
         place = "" if upload is None else f" of s3://{upload.bucket}/{upload.key}"
         return f"part {owner.part} of upload {owner.upload_id}{place}"
@@ -332,7 +332,7 @@ class Scrubber:
             return "no other copy is known"
         try:
             found = await self._parts.origin.head_object(
-                ObjectName(owner.bucket, owner.key), priority=Priority.WARM_UP, is_covered=True
+                keys.name_on(owner.bucket, owner.key), priority=Priority.WARM_UP, is_covered=True
             )
         except NoSuchKeyError:
             return "the origin does not have the object"

@@ -104,9 +104,7 @@ class Supply:
 
     def record(self, name: ObjectName) -> ObjectRecord | None:
         """Read the object's row."""
-        return row_at(
-            self._parts.index, Family.OBJECTS, keys.object_key(name.bucket, name.key), decode_object
-        )
+        return row_at(self._parts.index, Family.OBJECTS, keys.object_key(name.shelf, name.key), decode_object)
 
     def hold(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Held:
         """Read what is known and present of `span` of a version now, and pin it; see `bodies.VersionSource`."""
@@ -195,7 +193,7 @@ class Supply:
             return None
 
         async def add(extent: Extent) -> None:
-            change = AddExtents(name.bucket, name.key, record.version_id, (extent,))
+            change = AddExtents(name.shelf, name.key, record.version_id, (extent,))
             if await self._quietly(change):
                 taken = ByteRange(extent.start, extent.stop)
                 self._parts.eviction.admitted(self._use(name, record, taken), extent.location.segment_id)
@@ -233,7 +231,7 @@ class Supply:
 
     async def forget(self, name: ObjectName, record: ObjectRecord) -> None:
         """Forget a clean version that the origin does not have any more, or that it told wrong things of."""
-        await self._quietly(ForgetVersion(name.bucket, name.key, record.version_id))
+        await self._quietly(ForgetVersion(name.shelf, name.key, record.version_id))
 
     async def _quietly(self, change: AddExtents | DropExtents | ForgetVersion) -> bool:
         """Change clean rows; where the index takes no writes, do without: the next start asks the origin again."""

@@ -5,7 +5,7 @@
 Writes that come meanwhile wait behind the turn. What the origin said of the key to anybody before or during the
 operation is not stored any more (`Generations`), and the cached version is forgotten after it, so the next read asks
 the origin. Where policy calls the key immutable nobody would ask, so there `forgotten` is committed before the
-operation: even a crash in between cannot leave the old version trusted.
+operation: even a crash in between cannot leave the old version trusted. So it is for a version that the operation names.
 
 An operation that ends without an answer, cancelled or timed out, may still take effect after the turn has gone to the
 next write. The flusher is told, and looks whether the next state that it sends of the key is the one that stays.
@@ -24,7 +24,7 @@ from storage.generations import Generations
 from storage.keyqueue import KeyQueue, Place, Turn
 from storage.policy import FreshnessMode, PolicyTable
 from storage.records import FORMAT, DirtyEntry, Discarded, Forgotten
-from storage.types import ObjectName
+from storage.types import NULL_VERSION, ObjectName
 
 
 class FlushDoor(Protocol):
@@ -59,12 +59,14 @@ class Passed:
         the turn.
         is_unknown: An attempt may still land. Set by the block for one before the attempt that succeeded.
         is_untouched: Nothing was sent that could change the key, so that what is cached of it stays.
+        changed_version_id: Set by the block where the origin says which version it changed; that is forgotten too.
     """
 
     def __init__(self) -> None:
         self.keep: Callable[[], Awaitable[None]] | None = None
         self.is_unknown = False
         self.is_untouched = False
+        self.changed_version_id = ""
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -103,7 +105,7 @@ class Through:
         """Hold the key alone, flushed, while the block works on it at the origin.
 
         Args:
-            name: The object.
+            name: The object, or the version of it that the block works on: then that is forgotten as well.
             replaces: The block unconditionally replaces or deletes the object, so a quarantined change of it need not
             be
                 at the origin first: once the block has succeeded it is discarded.
@@ -116,15 +118,14 @@ class Through:
             UnknownOutcomeError: The disk does not take what must be written down; what the block did stands.
             EngineClosedError: The gateway is stopping; nothing was done.
         """
-        async with self._queue.turn(name, Turn.THROUGH) as place:
+        async with self._queue.turn(name.plain, Turn.THROUGH) as place:
             # What the origin is told must be forgotten here afterwards.
             self._applier.check_open()
-            quarantined = await self._flush_first(place, name, replaces=replaces)
+            quarantined = await self._flush_first(place, name.plain, replaces=replaces)
             if not is_own:
-                self._check_writable(name)
+                self._check_writable(name.plain)
             with self._generations.writing(name):
-                if self._policies().find(name).freshness.mode is FreshnessMode.IMMUTABLE:
-                    await self._commit.commit(Forgotten(FORMAT, name.bucket, name.key))
+                await self._distrust(name)
                 passed = Passed()
                 try:
                     yield passed
@@ -133,17 +134,41 @@ class Through:
                     raise
                 finally:
                     if passed.is_unknown:
-                        self._flusher.note_stray(name)
+                        self._flusher.note_stray(name.plain)
                     if not passed.is_untouched:
+                        told = name.at_version(passed.changed_version_id)
                         # An answer that was asked for before this one came may show what was before it; between here and the end
                         # of `writing` it must not be stored in the place that is made free.
                         self._generations.bump(name)
+                        self._generations.bump(told)
                         # Also after a failure: a request without an answer may have been carried out.
-                        await self._applier.change(ForgetClean(name.bucket, name.key))
+                        await self._applier.change(ForgetClean(name.bucket, name.key, name.version_id))
+                        if told.version_id:
+                            await self._applier.change(ForgetClean(name.bucket, name.key, told.version_id))
                 if quarantined is not None:
                     await self._commit.commit(Discarded(FORMAT, quarantined.sequence))
                 if passed.keep is not None and not passed.is_unknown:
                     await passed.keep()
+
+    async def settle(self, name: ObjectName) -> None:
+        """Bring the key's newest change, which was acknowledged to nobody yet, to the origin.
+
+        Raises:
+            QuarantinedError: The origin refused it.
+            OriginError: The origin does not take it at the moment; it stays dirty.
+        """
+        if self._flusher.dirty_entry(name) is not None:
+            await self._flusher.flush_key(name)
+        reason = self._flusher.quarantine_reason(name)
+        if reason:
+            raise quarantined_error(name, reason)
+
+    async def _distrust(self, name: ObjectName) -> None:
+        """Commit that what nobody would validate is forgotten, so that not even a crash leaves it trusted."""
+        if name.version_id and name.version_id != NULL_VERSION:
+            await self._commit.commit(Forgotten(FORMAT, name.shelf, name.key))
+        if self._policies().find(name).freshness.mode is FreshnessMode.IMMUTABLE:
+            await self._commit.commit(Forgotten(FORMAT, name.bucket, name.key))
 
     async def _flush_first(self, place: Place, name: ObjectName, *, replaces: bool) -> DirtyEntry | None:
         """Bring the key's change to the origin; give it where it is quarantined and will be replaced."""

@@ -35,14 +35,37 @@ assert EXTENT_BYTES_MAX % BLOCK_BYTES == 0, "an extent split must fall on a bloc
 assert TINY_BODY_BYTES_MAX <= BLOCK_BYTES, "a tiny body has one checksum"
 
 
+NULL_VERSION: Final = "null"
+"""The origin's id of the version that was written while a bucket was not versioned, or suspended. It may be overwritten."""
+
+
 class ObjectName(msgspec.Struct, frozen=True, gc=False, array_like=True, order=True):
-    """What names an object: bucket and key, the key as the client's UTF-8 text, never normalised."""
+    """What names an object: bucket and key, the key as the client's UTF-8 text, never normalised.
+
+    `version_id` is the origin's id of one version of it, "" for whatever is the newest. An id has no NUL.
+    """
 
     bucket: str
     key: str
+    version_id: str = ""
 
     def __str__(self) -> str:
-        return f"s3://{self.bucket}/{self.key}"
+        suffix = f"?versionId={self.version_id}" if self.version_id else ""
+        return f"s3://{self.bucket}/{self.key}{suffix}"
+
+    @property
+    def plain(self) -> "ObjectName":
+        """The object itself, whichever of its versions this names."""
+        return ObjectName(self.bucket, self.key) if self.version_id else self
+
+    @property
+    def shelf(self) -> str:
+        """Where the name's rows stand in the index: see `storage/keys.py`. For a plain name that is its bucket."""
+        return f"{self.bucket}\x01{self.version_id}" if self.version_id else self.bucket
+
+    def at_version(self, version_id: str) -> "ObjectName":
+        """Name a version of the same object."""
+        return ObjectName(self.bucket, self.key, version_id)
 
 
 class ByteRange(msgspec.Struct, frozen=True, gc=False, array_like=True):

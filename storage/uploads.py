@@ -27,6 +27,7 @@ from storage.clock import Clock
 from storage.commit import Commit
 from storage.conditional_completes import ConditionalCompletes
 from storage.conflicts import Conflicts
+from storage.dirty_rows import DirtyRows
 from storage.early_flush import carried_on
 from storage.errors import (
     InvalidPartError,
@@ -44,6 +45,7 @@ from storage.keyqueue import KeyQueue, Place, Turn
 from storage.policy import PolicyTable
 from storage.records import (
     FORMAT,
+    DirtyEntry,
     ObjectRecord,
     ObjectState,
     PartRecord,
@@ -57,10 +59,11 @@ from storage.records import (
 )
 from storage.requests import CompletedPart, Content, PartsPage, PutResult, UploadRequest
 from storage.rows import RowSource, decode_part, decode_upload, row_at, rows_in
+from storage.through import Through
 from storage.types import MIB, Checksum, Extent, ObjectName, WriteMode
 from storage.workers import Workers
-from storage.writemode import decide
-from storage.writer import new_entry, on_base, write_turn
+from storage.writemode import decide, late_reason
+from storage.writer import at_origin, new_entry, on_base, write_turn
 
 PART_BYTES_MIN: Final = 5 * MIB
 """The smallest part that is not the last (AWS "Amazon S3 multipart upload limits")."""
@@ -95,6 +98,8 @@ class UploadsParts:
     epoch: int
     draw_bits: Callable[[int], int]
     check_writable: Callable[[ObjectName], None]
+    through: Through
+    dirty_rows: DirtyRows
 
 
 class Uploads:
@@ -208,9 +213,7 @@ class Uploads:
         async with self._turn(name.bucket, upload_id):
             upload = self._upload(name, upload_id)
             if upload.completed_at_s:
-                return PutResult(
-                    upload.completed_etag, int(upload.completed_at_s), upload.completed_checksums
-                )
+                return await self._completed(upload)
             parts = _named_parts(wanted, {part.number: part for part in self.parts(upload_id)})
             sizes = tuple(PartSize(p.number, p.size, p.etag, p.checksums) for p in parts)
             checksums = object_checksums(upload, sizes)
@@ -241,30 +244,54 @@ class Uploads:
             is_written_here=True,
         )
 
+    async def _completed(self, upload: UploadRecord) -> PutResult:
+        """Give the answer of a Complete again, the origin's part in it too."""
+        name, etag = ObjectName(upload.bucket, upload.key), upload.completed_etag
+        facts = await self._parts.facts.facts(upload.bucket)
+        headers = await self._at_origin(name, etag) if late_reason(facts) else ()
+        return PutResult(etag, int(upload.completed_at_s), upload.completed_checksums, headers)
+
     async def _commit(
         self, upload: UploadRecord, sizes: tuple[PartSize, ...], checksums: tuple[Checksum, ...]
     ) -> PutResult:
         name = ObjectName(upload.bucket, upload.key)
-        async with write_turn(self._parts.facts, self._parts.queue, name, self._parts.check_writable):
-            base = await self._parts.conflicts.base(name)
-            now_s = self._parts.clock.wall_s()
-            record = self._record(upload, sizes, checksums)
-            entry = new_entry(
-                name,
-                record,
-                self._parts.policies().find(name),
-                now_s=now_s,
-                epoch=self._parts.epoch,
-                credential_id=upload.credential_id,
-            )
-            # Read in the step that hands it to the door: parts may have begun to travel while the key's turn was waited for.
-            newest = self._upload(name, upload.upload_id)
-            entry = msgspec.structs.replace(entry, origin_upload_id=carried_on(newest, sizes, checksums))
-            with self._parts.generations.writing(name):
-                await self._parts.commit.commit(
-                    UploadCompleted(FORMAT, upload.upload_id, record, on_base(entry, base), now_s)
-                )
-        return PutResult(record.etag, record.last_modified_s, record.checksums)
+        while True:
+            async with write_turn(
+                self._parts.facts, self._parts.queue, name, self._parts.check_writable
+            ) as facts_now:
+                base = await self._parts.conflicts.base(name)
+                facts = facts_now()
+                if facts is None:
+                    continue
+                now_s = self._parts.clock.wall_s()
+                record = self._record(upload, sizes, checksums)
+                entry = on_base(self._entry(upload, record, now_s), base)
+                with self._parts.generations.writing(name):
+                    await self._parts.commit.commit(
+                        UploadCompleted(FORMAT, upload.upload_id, record, entry, now_s)
+                    )
+            headers = await self._at_origin(name, record.etag) if late_reason(facts) else ()
+            return PutResult(record.etag, record.last_modified_s, record.checksums, headers)
+
+    def _entry(self, upload: UploadRecord, record: ObjectRecord, now_s: float) -> DirtyEntry:
+        name = ObjectName(upload.bucket, upload.key)
+        entry = new_entry(
+            name,
+            record,
+            self._parts.policies().find(name),
+            now_s=now_s,
+            epoch=self._parts.epoch,
+            credential_id=upload.credential_id,
+        )
+        # Read in the step that hands it to the door: parts may have begun to travel while the key's turn was waited for.
+        newest = self._upload(name, upload.upload_id)
+        carried = carried_on(newest, record.parts, record.checksums)
+        return msgspec.structs.replace(entry, origin_upload_id=carried)
+
+    async def _at_origin(self, name: ObjectName, etag: str) -> tuple[tuple[str, str], ...]:
+        return await at_origin(
+            self._parts.through, self._parts.dirty_rows, name, lambda newest: newest.etag == etag
+        )
 
     async def abort(self, name: ObjectName, upload_id: str) -> None:
         """Drop an open upload and its parts.

@@ -36,6 +36,14 @@ def facts_reason(facts: BucketFacts) -> str:
     return ""
 
 
+def late_reason(facts: BucketFacts) -> str:
+    """Say why a write that was decided by older facts waits for the origin before it is acknowledged; "" where it need not.
+
+    What was promised of an ETag holds as it was decided.
+    """
+    return facts_reason(msgspec.structs.replace(facts, etag_is_md5=True))
+
+
 def decide(
     policy: Policy, facts: BucketFacts, *, requested: WriteMode | None, origin_reason: str
 ) -> WriteDecision:

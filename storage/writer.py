@@ -5,7 +5,8 @@
                                      (a long one that says its length only at its end is taken in first, on disk)
 
 A write-back takes its turn when its body is complete, so a slow upload holds up nobody; which of two concurrent
-writes wins is decided by that order, as S3's last writer. A write-back that finds the disk full or too much dirty
+writes wins is decided by that order, as S3's last writer. One whose bucket became versioned while its body came is
+acknowledged when the origin has it, with the origin's version id. A write-back that finds the disk full or too much dirty
 goes through instead.
 """
 
@@ -28,7 +29,15 @@ from storage.commit import Commit
 from storage.conditional_writes import ConditionalWrites
 from storage.conflict_rules import NO_BASE, Base
 from storage.conflicts import Conflicts
-from storage.errors import OriginError, OverloadedError, ReadOnlyError, StorageError
+from storage.dirty_rows import DirtyRows
+from storage.errors import (
+    NoSuchKeyError,
+    NoSuchVersionError,
+    OriginError,
+    OverloadedError,
+    ReadOnlyError,
+    StorageError,
+)
 from storage.facts_table import FactsTable
 from storage.generations import Generations
 from storage.ids import Ids
@@ -41,6 +50,7 @@ from storage.outgoing import Outgoing
 from storage.policy import Policy, PolicyTable
 from storage.records import (
     FORMAT,
+    BucketFacts,
     DirtyEntry,
     ObjectRecord,
     ObjectState,
@@ -49,11 +59,11 @@ from storage.records import (
     Tombstone,
     Validated,
 )
-from storage.requests import BoundedContent, Content, DeleteResult, PutRequest, PutResult
+from storage.requests import BoundedContent, Content, DeleteLine, DeleteResult, PutRequest, PutResult
 from storage.through import Passed, Through
-from storage.types import ByteRange, ObjectName, WriteMode
+from storage.types import NULL_VERSION, ByteRange, ObjectName, WriteMode
 from storage.workers import Workers
-from storage.writemode import WriteDecision, decide
+from storage.writemode import WriteDecision, decide, late_reason
 
 THROUGH_DELETES_MAX: Final = 16
 """Deletes of one batch that are at the origin at a time; those from the local disk go together, to share the syncs."""
@@ -62,6 +72,9 @@ BUSY_RETRY_S: Final = 5.0
 """Asked of a client whose write found no room here and no origin."""
 
 Headers = tuple[tuple[str, str], ...]
+
+FactsNow = Callable[[], BucketFacts | None]
+"""Gives what is known of a bucket in this step; None where it must be asked anew."""
 
 
 @dataclass(slots=True)
@@ -86,6 +99,7 @@ class WriterParts:
     held: HeldBodies
     outgoing: Outgoing
     check_writable: Callable[[ObjectName], None]
+    dirty_rows: DirtyRows
     epoch: int
 
 
@@ -155,16 +169,26 @@ class Writer:
             self._parts.backlog.settle(size)
 
     async def _commit_put(self, request: PutRequest, content: Content, intake: Intake) -> PutResult:
-        async with self._turn(request.name):
-            base = await self._parts.conflicts.base(request.name)
-            now_s = self._parts.clock.wall_s()
-            record = self._record(request, intake, content, now_s)
-            entry = self._entry(request.name, record, base, now_s, request.credential_id)
-            with self._parts.generations.writing(request.name):
-                await self._parts.commit.commit(Put(FORMAT, record, entry), body=intake.tiny)
-        return PutResult(record.etag, record.last_modified_s, record.checksums)
+        while True:
+            async with self._turn(request.name) as facts_now:
+                base = await self._parts.conflicts.base(request.name)
+                facts = facts_now()
+                if facts is None:
+                    continue
+                now_s = self._parts.clock.wall_s()
+                record = self._record(request, intake, content, now_s)
+                entry = self._entry(request.name, record, base, now_s, request.credential_id)
+                with self._parts.generations.writing(request.name):
+                    await self._parts.commit.commit(Put(FORMAT, record, entry), body=intake.tiny)
+            headers = await self._at_origin(request.name, record.version_id) if late_reason(facts) else ()
+            return PutResult(record.etag, record.last_modified_s, record.checksums, headers)
 
-    def _turn(self, name: ObjectName) -> AbstractAsyncContextManager[None]:
+    async def _at_origin(self, name: ObjectName, version_id: int) -> Headers:
+        return await at_origin(
+            self._parts.through, self._parts.dirty_rows, name, lambda newest: newest.version_id == version_id
+        )
+
+    def _turn(self, name: ObjectName) -> AbstractAsyncContextManager[FactsNow]:
         return write_turn(self._parts.facts, self._parts.queue, name, self._parts.check_writable)
 
     def _record(self, request: PutRequest, intake: Intake, content: Content, now_s: float) -> ObjectRecord:
@@ -202,59 +226,69 @@ class Writer:
         *,
         origin_reason: str = "",
         origin_headers: Headers = (),
-        version_id: str = "",
         credential_id: str = "",
     ) -> DeleteResult:
-        """Delete an object; one that does not exist is deleted too, as S3 has it.
+        """Delete an object, or the version of it that is named; one that does not exist is deleted too, as S3 has it.
 
-        With a version id, or for a reason that only the origin can answer, it is deleted there before the call returns.
+        A version, or for a reason that only the origin can answer, is deleted there before the call returns. In a bucket
+        that never had versions the one called `null` is the object.
         """
-        if await self._deletes_back(name, origin_reason) and not version_id:
-            await self._delete_back(name, credential_id)
+        if name.version_id == NULL_VERSION:
+            facts = await self._parts.facts.facts(name.bucket)
+            name = name if facts.is_versioned else name.plain
+        if (
+            not name.version_id
+            and await self._deletes_back(name, origin_reason)
+            and await self._delete_back(name, credential_id)
+        ):
             return DeleteResult(name.key)
-        return await self.delete_through(name, origin_headers, version_id=version_id)
+        return await self.delete_through(name, origin_headers)
 
-    async def delete_through(
-        self, name: ObjectName, origin_headers: Headers = (), *, version_id: str = ""
-    ) -> DeleteResult:
-        """Delete an object, or a version of it, at the origin before the call returns."""
-        replaces = not is_conditional(origin_headers) and not version_id
+    async def delete_through(self, name: ObjectName, origin_headers: Headers = ()) -> DeleteResult:
+        """Delete an object, or the version of it that is named, at the origin before the call returns."""
+        replaces = not is_conditional(origin_headers) and not name.version_id
         async with self._parts.through.operation(name, replaces=replaces) as passed:
             # The condition of a delete of a version is on the version, which a HEAD of the object does not show.
             headers = origin_headers
-            if not version_id:
+            if not name.version_id:
                 with passed.looking():
                     headers = await self._parts.conditional.checked(name, origin_headers)
-            answer = await self._parts.origin.delete_object(name, headers=headers, version_id=version_id)
+            answer = await self._parts.origin.delete_object(name, headers=headers)
             passed.is_unknown = answer.is_earlier_unknown
         return DeleteResult(name.key, version_id=answer.version_id, headers=answer.headers)
 
     async def delete_many(
-        self, bucket: str, keys_: Sequence[str], *, credential_id: str
+        self, lines: Sequence[DeleteLine], *, credential_id: str
     ) -> tuple[DeleteResult, ...]:
-        """Delete each key as `delete` does, together, so that their tombstones share the syncs; one result a key."""
+        """Delete each line's object as `delete` does, together, so that tombstones share the syncs; one result a line."""
         through = asyncio.Semaphore(THROUGH_DELETES_MAX)
 
-        async def delete(name: ObjectName) -> DeleteResult:
-            if await self._deletes_back(name, ""):
+        async def delete(line: DeleteLine) -> DeleteResult:
+            name = line.name
+            if not name.version_id and not line.origin_headers and await self._deletes_back(name, ""):
                 # Where each asks the origin first, they must not all do so at once.
                 async with through if self._parts.conflicts.is_on(name) else nullcontext():
-                    await self._delete_back(name, credential_id)
-                return DeleteResult(name.key)
+                    if await self._delete_back(name, credential_id):
+                        return DeleteResult(name.key)
             async with through:
-                return await self.delete(name, credential_id=credential_id)
+                return await self.delete(
+                    name,
+                    origin_reason="conditional" if line.origin_headers else "",
+                    origin_headers=line.origin_headers,
+                    credential_id=credential_id,
+                )
 
-        return await _delete_each(bucket, keys_, delete)
+        return await _delete_each(lines, delete)
 
-    async def delete_many_through(self, bucket: str, keys_: Sequence[str]) -> tuple[DeleteResult, ...]:
-        """Delete each key as `delete_through` does, some at a time; one result a key."""
+    async def delete_many_through(self, lines: Sequence[DeleteLine]) -> tuple[DeleteResult, ...]:
+        """Delete each line's object as `delete_through` does, some at a time; one result a line."""
         through = asyncio.Semaphore(THROUGH_DELETES_MAX)
 
-        async def delete(name: ObjectName) -> DeleteResult:
+        async def delete(line: DeleteLine) -> DeleteResult:
             async with through:
-                return await self.delete_through(name)
+                return await self.delete_through(line.name, line.origin_headers)
 
-        return await _delete_each(bucket, keys_, delete)
+        return await _delete_each(lines, delete)
 
     async def _deletes_back(self, name: ObjectName, origin_reason: str) -> bool:
         facts = await self._parts.facts.facts(name.bucket)
@@ -262,12 +296,20 @@ class Writer:
         mode = decide(policy, facts, requested=None, origin_reason=origin_reason).mode
         return mode is WriteMode.BACK and self._parts.inlet.has_record_room()
 
-    async def _delete_back(self, name: ObjectName, credential_id: str) -> None:
-        async with self._turn(name):
-            base = await self._parts.conflicts.base(name)
-            entry = self._entry(name, None, base, self._parts.clock.wall_s(), credential_id)
-            with self._parts.inlet.watching_disk(), self._parts.generations.writing(name):
-                await self._parts.commit.commit(Tombstone(FORMAT, entry))
+    async def _delete_back(self, name: ObjectName, credential_id: str) -> bool:
+        """Acknowledge a delete from the disk; False where the bucket became one whose origin has to answer."""
+        while True:
+            async with self._turn(name) as facts_now:
+                base = await self._parts.conflicts.base(name)
+                facts = facts_now()
+                if facts is None:
+                    continue
+                if late_reason(facts):
+                    return False
+                entry = self._entry(name, None, base, self._parts.clock.wall_s(), credential_id)
+                with self._parts.inlet.watching_disk(), self._parts.generations.writing(name):
+                    await self._parts.commit.commit(Tombstone(FORMAT, entry))
+                return True
 
     # --- write-through -----------------------------------------------------------------------------------------------
 
@@ -383,30 +425,29 @@ class Writer:
 
 
 async def _delete_each(
-    bucket: str, keys_: Sequence[str], delete: Callable[[ObjectName], Awaitable[DeleteResult]]
+    lines: Sequence[DeleteLine], delete: Callable[[DeleteLine], Awaitable[DeleteResult]]
 ) -> tuple[DeleteResult, ...]:
-    """Delete keys side by side; a failure is the result of its key."""
+    """Carry lines out side by side; a failure is the result of its line."""
 
-    async def settled(name: ObjectName) -> DeleteResult:
+    async def settled(line: DeleteLine) -> DeleteResult:
         try:
-            return await delete(name)
-        except OriginError as error:
-            return DeleteResult(name.key, error.code or "InternalError", str(error))
-        except ReadOnlyError as error:
-            return DeleteResult(name.key, "AccessDenied", str(error))
+            return await delete(line)
         except StorageError as error:
-            return DeleteResult(name.key, "SlowDown" if error.retryable else "InternalError", str(error))
+            return _failed_line(line.name, error)
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(settled(ObjectName(bucket, key))) for key in keys_]
+        tasks = [group.create_task(settled(line)) for line in lines]
     return tuple(task.result() for task in tasks)
 
 
 @asynccontextmanager
 async def write_turn(
     facts: FactsTable, queue: KeyQueue, name: ObjectName, check_writable: Callable[[ObjectName], None]
-) -> AsyncIterator[None]:
-    """Give a write-back its turn of the key, in a bucket that is not being deleted.
+) -> AsyncIterator[FactsNow]:
+    """Give a write-back its turn of the key, in a bucket that is not being deleted or changed.
+
+    What comes gives the bucket's facts, None where they were dropped since: then the write lets go and takes another turn. It
+    is looked at in the step that hands the write to the door.
 
     Raises:
         ReadOnlyError: The key became one that no client writes, while its body came or the turn was waited for.
@@ -414,13 +455,47 @@ async def write_turn(
         OverloadedError: Too many wait for the key.
     """
     while True:
+        drops = facts.drops(name.bucket)
         # Not within the turn: the bucket's deletion may have a flush of this key to wait for.
-        await facts.facts(name.bucket)
+        known = await facts.facts(name.bucket)
+        facts_now = partial(facts.since, name.bucket, drops, known)
         async with queue.turn(name, Turn.WRITE_BACK):
-            if not facts.is_closed(name.bucket):
+            if facts_now() is not None:
                 check_writable(name)
-                yield
+                yield facts_now
                 return
+
+
+async def at_origin(
+    through: Through, dirty_rows: DirtyRows, name: ObjectName, is_ours: Callable[[ObjectRecord], bool]
+) -> Headers:
+    """Bring a version that was just committed to the origin, before it is acknowledged; give the origin's name of it.
+
+    None is known where a newer write of the key, which is not `is_ours`, has taken its place meanwhile.
+
+    Raises:
+        QuarantinedError, OriginError: As `Through.settle`; the version is kept, and its outcome unknown to the client.
+    """
+    await through.settle(name)
+    newest = dirty_rows.version(name)
+    if newest is None or newest.origin is None or not is_ours(newest):
+        return ()
+    return (("x-amz-version-id", newest.origin.version_id),) if newest.origin.version_id else ()
+
+
+def _failed_line(name: ObjectName, error: StorageError) -> DeleteResult:
+    match error:
+        case OriginError():
+            code = error.code or "InternalError"
+        case ReadOnlyError():
+            code = "AccessDenied"
+        case NoSuchVersionError():
+            code = "NoSuchVersion"
+        case NoSuchKeyError():
+            code = "NoSuchKey"
+        case _:
+            code = "SlowDown" if error.retryable else "InternalError"
+    return DeleteResult(name.key, code, str(error), name.version_id)
 
 
 def without_told(body: OutgoingBody, told: Headers) -> OutgoingBody:

@@ -7,6 +7,7 @@ from gateway.context import HeaderPairs, OperationContext
 from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
 from gateway.s3.passage import with_hoisted
 from gateway.s3.request import S3Request
+from gateway.s3.versions import read_version_id
 from storage.origin.relayed import answered_headers
 from storage.types import KIB, ObjectName, WriteMode
 
@@ -25,6 +26,15 @@ _DURABILITIES: Final[Mapping[str, WriteMode]] = {"origin": WriteMode.THROUGH, "d
 def object_name(request: S3Request) -> ObjectName:
     """Give the object that a request names."""
     return ObjectName(request.bucket, request.key)
+
+
+def version_name(request: S3Request) -> ObjectName:
+    """Give the object that a request names, or the version of it.
+
+    Raises:
+        S3Error: InvalidArgument: a version id that none can be.
+    """
+    return ObjectName(request.bucket, request.key, read_version_id(request.query.get("versionId")))
 
 
 def name_generation(context: OperationContext, generation: int | None) -> None:
@@ -65,17 +75,6 @@ def durability(headers: Mapping[str, str]) -> WriteMode | None:
     if mode is None:
         raise invalid_argument(DURABILITY, value, f"{DURABILITY} is origin or disk.")
     return mode
-
-
-def refuse_versions(request: S3Request) -> None:
-    """Refuse a version id other than `null`, the name of the version of an unversioned bucket.
-
-    Raises:
-        S3Error: NotImplemented; an answer about another version than was asked for must not look right.
-    """
-    version_id = request.query.get("versionId")
-    if version_id not in {None, "null"}:
-        raise S3Error(ErrorCode.NOT_IMPLEMENTED, "Versions of objects are not implemented.")
 
 
 def refuse_customer_keys(request: S3Request) -> None:

@@ -1,34 +1,37 @@
 """DeleteObjects."""
 
-from gateway.context import OperationContext, S3Response, xml_response
+from gateway.context import HeaderPairs, OperationContext, S3Response, xml_response
 from gateway.s3 import documents_out
 from gateway.s3.checksums import CHECKSUM_HEADERS
 from gateway.s3.documents_in import DOCUMENT_BYTES_MAX, ObjectToDelete, parse_delete
 from gateway.s3.errors import ErrorCode, S3Error
+from gateway.s3.metadata import check_header
+from gateway.s3.passage import batch_headers
 from gateway.s3.request import S3Request, check_key
 from gateway.s3.rights import may
 from gateway.s3.routes import Operation
-from storage.requests import DeleteResult
+from gateway.s3.versions import read_version_id
+from storage.requests import DeleteLine, DeleteResult
+from storage.types import ObjectName
 
 
 async def delete_objects(context: OperationContext, request: S3Request) -> S3Response:
-    """Answer DeleteObjects: one line a key, only the failures where the client wants it quiet; the right is asked for each."""
+    """Answer DeleteObjects: one line an object or version, only the failures where the client wants it quiet.
+
+    The right is asked for each line.
+    """
     _require_digest(request)
     wanted = parse_delete(await context.body.read_small(DOCUMENT_BYTES_MAX))
     refusals = (_refusal(context, request.bucket, line) for line in wanted.objects)
     refused = {number: error for number, error in enumerate(refusals) if error is not None}
-    # Each key once: deletes of one key take their turns one after the other, and a thousand would each sync for themselves.
-    keys = list(
-        dict.fromkeys(line.key for number, line in enumerate(wanted.objects) if number not in refused)
-    )
-    results = {
-        result.key: result
-        for result in (
-            await context.store.delete_objects(request.bucket, keys, credential_id=context.credential_id)
-            if keys
-            else ()
-        )
-    }
+    common = batch_headers(request.headers.combined)
+    lines = [_line(request.bucket, line, common) for line in wanted.objects]
+    # Each once: deletes of one key take their turns one after the other, and a thousand would each sync for themselves.
+    asked = list(dict.fromkeys(line for number, line in enumerate(lines) if number not in refused))
+    told: tuple[DeleteResult, ...] = ()
+    if asked:
+        told = await context.store.delete_objects(request.bucket, asked, credential_id=context.credential_id)
+    results = dict(zip(asked, told, strict=True))
     deleted: list[documents_out.DeletedEntry] = []
     failures: list[documents_out.DeleteFailure] = []
     for number, line in enumerate(wanted.objects):
@@ -38,13 +41,13 @@ async def delete_objects(context: OperationContext, request: S3Request) -> S3Res
                 documents_out.DeleteFailure(line.key, error.code, error.message, line.version_id or "")
             )
             continue
-        result = results[line.key]
+        result = results[lines[number]]
         if result.code:
             failures.append(
-                documents_out.DeleteFailure(line.key, result.code, result.message, result.version_id)
+                documents_out.DeleteFailure(line.key, result.code, result.message, line.version_id or "")
             )
         else:
-            deleted.append(_deleted(line.key, result))
+            deleted.append(_deleted(line, result))
     return xml_response(documents_out.delete_result(() if wanted.is_quiet else deleted, failures))
 
 
@@ -64,27 +67,42 @@ def _require_digest(request: S3Request) -> None:
 
 
 def _refusal(context: OperationContext, bucket: str, line: ObjectToDelete) -> S3Error | None:
-    """Say why one line may not or cannot be carried out here; None where it can."""
+    """Say why one line may not or cannot be carried out; None where it can."""
     if not may(context.access, Operation.DELETE_OBJECTS, bucket, line.key):
         return S3Error(ErrorCode.ACCESS_DENIED)
     # Its outcome would tell what the object is.
-    is_conditional = bool(line.etag or line.last_modified or line.size)
-    if is_conditional and not may(context.access, Operation.HEAD_OBJECT, bucket, line.key):
+    if _conditions(line) and not may(context.access, Operation.HEAD_OBJECT, bucket, line.key):
         return S3Error(ErrorCode.ACCESS_DENIED)
-    if not line.is_plain and (line.version_id != "null" or line.etag or line.last_modified or line.size):
-        return S3Error(
-            ErrorCode.NOT_IMPLEMENTED, "Deletes of versions and conditional deletes are not implemented."
-        )
     try:
         check_key(line.key)
+        read_version_id(line.version_id)
+        for name, value in _conditions(line):
+            check_header(name, value)
     except S3Error as error:
         return error
     return None
 
 
-def _deleted(key: str, result: DeleteResult) -> documents_out.DeletedEntry:
-    headers = dict(result.headers)
-    is_marker = headers.get("x-amz-delete-marker") == "true"
+def _line(bucket: str, line: ObjectToDelete, common: HeaderPairs) -> DeleteLine:
+    return DeleteLine(ObjectName(bucket, line.key, line.version_id or ""), _conditions(line) + common)
+
+
+def _conditions(line: ObjectToDelete) -> HeaderPairs:
+    """Write a line's conditions as DeleteObject has them (AWS API_ObjectIdentifier, API_DeleteObject)."""
+    told = (
+        ("if-match", line.etag),
+        ("x-amz-if-match-last-modified-time", line.last_modified),
+        ("x-amz-if-match-size", line.size),
+    )
+    return tuple((name, value) for name, value in told if value is not None)
+
+
+def _deleted(line: ObjectToDelete, result: DeleteResult) -> documents_out.DeletedEntry:
+    """Write a line that was carried out: of a marker that was made, or of a version that was one (AWS API_DeletedObject)."""
+    is_marker = dict(result.headers).get("x-amz-delete-marker", "").lower() == "true"
     return documents_out.DeletedEntry(
-        key, is_delete_marker=is_marker, delete_marker_version_id=result.version_id if is_marker else ""
+        line.key,
+        line.version_id or "",
+        is_delete_marker=is_marker,
+        delete_marker_version_id=(result.version_id or line.version_id or "") if is_marker else "",
     )

@@ -23,7 +23,7 @@ OPENED_MAX: Final = 3
 
 async def copy_object(context: OperationContext, request: S3Request) -> S3Response:
     """Answer CopyObject; its conditions are the origin's to decide, with the headers passed on."""
-    source = read_source(request.headers.get(SOURCE) or "")
+    source = parse_copy_source(request.headers.get(SOURCE) or "")
     result = await context.store.copy_object(
         source, object_name(request), copy_headers(request.headers.combined), context.credential_id
     )
@@ -33,7 +33,7 @@ async def copy_object(context: OperationContext, request: S3Request) -> S3Respon
 
 async def upload_part_copy(context: OperationContext, request: S3Request) -> S3Response:
     """Answer UploadPartCopy: into an upload that is kept here the bytes are read as a GET reads them, else the origin copies."""
-    source = read_source(request.headers.get(SOURCE) or "")
+    source = parse_copy_source(request.headers.get(SOURCE) or "")
     headers = request.headers.combined
     asked = headers.get("x-amz-copy-source-range")
     span = None if asked is None else parse_copy_source_range(asked)
@@ -55,10 +55,10 @@ async def upload_part_copy(context: OperationContext, request: S3Request) -> S3R
 async def _copy_here(
     context: OperationContext, request: S3Request, source: ObjectName, span: ByteRange | None, number: int
 ) -> PutResult:
-    view = await context.store.view(source)
+    view = await context.store.view(source.plain)
     if view is not None and not view.is_possible:
         raise S3Error(ErrorCode.NO_SUCH_KEY)
-    name = source if view is None else view.name
+    name = source if view is None else view.name.at_version(source.version_id)
     for attempt in range(1, OPENED_MAX + 1):
         try:
             return await _copy_once(context, request, name, span, number)
@@ -107,15 +107,3 @@ def _wanted(span: ByteRange | None, record: ObjectRecord) -> ByteRange:
 def _source_version(record: ObjectRecord) -> HeaderPairs:
     version_id = "" if record.origin is None else record.origin.version_id
     return (("x-amz-copy-source-version-id", version_id),) if version_id else ()
-
-
-def read_source(header: str) -> ObjectName:
-    """Read x-amz-copy-source.
-
-    Raises:
-        S3Error: InvalidArgument: it names no object; NotImplemented: a version of the source.
-    """
-    source = parse_copy_source(header)
-    if source.version_id not in {None, "null"}:
-        raise S3Error(ErrorCode.NOT_IMPLEMENTED, "Copies of a version are not implemented.")
-    return source.name

@@ -15,7 +15,7 @@ from gateway.operations.arguments import (
     object_name,
     quoted,
     refuse_customer_keys,
-    refuse_versions,
+    version_name,
     write_headers,
 )
 from gateway.s3.checksums import checksum_headers, wants_checksums
@@ -154,11 +154,10 @@ async def put_object(context: OperationContext, request: S3Request) -> S3Respons
 
 
 async def delete_object(context: OperationContext, request: S3Request) -> S3Response:
-    """Answer DeleteObject: 204, whether or not there was an object."""
-    refuse_versions(request)
+    """Answer DeleteObject: 204, whether or not there was such an object or version."""
     headers = request.headers.combined
     result = await context.store.delete_object(
-        object_name(request),
+        version_name(request),
         origin_reason=needs_origin(headers),
         origin_headers=origin_headers(headers),
         credential_id=context.credential_id,
@@ -197,7 +196,6 @@ async def _primed(body: Body) -> PrimedBody:
 
 
 def _read_wish(context: OperationContext, request: S3Request) -> _Wish:
-    refuse_versions(request)
     refuse_customer_keys(request)
     headers = request.headers.combined
     number = part_number(request)
@@ -207,7 +205,7 @@ def _read_wish(context: OperationContext, request: S3Request) -> _Wish:
             ErrorCode.INVALID_REQUEST, "Cannot specify both Range header and partNumber query parameter"
         )
     return _Wish(
-        name=object_name(request),
+        name=version_name(request),
         conditions=read_conditions(headers),
         range_header=range_header,
         if_range=headers.get("if-range"),

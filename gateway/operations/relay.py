@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from gateway.context import OperationContext, S3Response
-from gateway.operations.arguments import end_to_end, object_name
+from gateway.operations.arguments import end_to_end, version_name
 from gateway.operations.published import under_targets
 from gateway.s3.effects import EFFECTS, REFUSED, unknown_effect
 from gateway.s3.errors import ErrorCode, S3Error
@@ -50,7 +50,7 @@ async def relay(operation: Operation, context: OperationContext, request: S3Requ
     """Answer an operation with the origin's answer.
 
     Raises:
-        S3Error: NotImplemented, with the reason, for what cannot be relayed.
+        S3Error: NotImplemented, with the reason, for what cannot be relayed; InvalidArgument, a version id that none can be.
         StorageError: What it depends on cannot be flushed, or the origin did not answer.
     """
     effect = _effect(operation, request)
@@ -81,7 +81,7 @@ async def _asked(
     wish = RelayRequest(
         operation=operation.value,
         method=request.method,
-        name=object_name(request),
+        name=version_name(request).plain,
         effect=effect,
         query=relayed_query(request.query.pairs),
         headers=relayed_headers(request.headers.combined, request.query.pairs),

@@ -19,6 +19,7 @@ CODES: Final[Mapping[type[errors.StorageError], ErrorCode]] = MappingProxyType(
         errors.StorageError: ErrorCode.INTERNAL_ERROR,
         errors.NoSuchBucketError: ErrorCode.NO_SUCH_BUCKET,
         errors.NoSuchKeyError: ErrorCode.NO_SUCH_KEY,
+        errors.NoSuchVersionError: ErrorCode.NO_SUCH_VERSION,
         errors.NoSuchUploadError: ErrorCode.NO_SUCH_UPLOAD,
         errors.InvalidPartError: ErrorCode.INVALID_PART,
         errors.InvalidPartOrderError: ErrorCode.INVALID_PART_ORDER,
@@ -111,11 +112,15 @@ _CODE: Final = re.compile(r"[A-Z][A-Za-z0-9.]{2,63}", re.ASCII)
 def to_s3_error(error: errors.StorageError) -> S3Error:
     """Translate a failure of storage; a class that the table lacks answers as its nearest base."""
     if isinstance(error, errors.OriginError) and _is_refusal(error):
-        return S3Error(_origin_code(error), str(error), status=error.status)
+        headers = dict(error.told)
+        if headers and error.status == 405:
+            # All that can be done with a delete marker (AWS API_GetObject; RFC 9110 section 15.5.6 asks for the header).
+            headers["Allow"] = "DELETE"
+        return S3Error(_origin_code(error), str(error), status=error.status, headers=headers)
     code = next(CODES[base] for base in type(error).__mro__ if base in CODES)
     message = str(error) if type(error) in _SPEAKING and str(error) else None
     if ERRORS[code][0] != 503:
-        return S3Error(code, message)
+        return S3Error(code, message, headers=dict(error.told))
     wait_s = _RETRY_AFTER_S if error.retry_after_s is None else error.retry_after_s
     return S3Error(code, message, headers={"Retry-After": str(max(_RETRY_AFTER_S, math.ceil(wait_s)))})
 

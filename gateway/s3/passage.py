@@ -37,6 +37,14 @@ _TRANSPORT_HEADERS: Final = frozenset(
         "x-amz-user-agent",
     }
 )
+_BATCH_HEADERS: Final = frozenset(
+    {
+        "x-amz-bypass-governance-retention",
+        "x-amz-expected-bucket-owner",
+        "x-amz-mfa",
+        "x-amz-request-payer",
+    }
+)
 _SIGNATURE_PARAMETERS: Final = frozenset(
     {*_TRANSPORT_HEADERS, "x-amz-expires", "x-amz-signature", "x-amz-signedheaders"}
 )
@@ -116,6 +124,11 @@ def copy_headers(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
         or name in CONDITIONAL_HEADERS
         or (name.startswith("x-amz-") and name not in _TRANSPORT_HEADERS and name != "x-amz-copy-source")
     )
+
+
+def batch_headers(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Pick the headers of a DeleteObjects that go to the origin with each of its deletes (AWS API_DeleteObjects)."""
+    return tuple((name, value) for name, value in headers.items() if name in _BATCH_HEADERS)
 
 
 def with_hoisted(headers: Mapping[str, str], query: Iterable[tuple[str, str]]) -> Mapping[str, str]:

@@ -278,6 +278,6 @@ def _compares(name: str, value: str) -> bool:
 def _authorise_source(access: Access, operation: Operation, request: S3Request) -> None:
     if operation not in {Operation.COPY_OBJECT, Operation.UPLOAD_PART_COPY}:
         return
-    source = parse_copy_source(request.headers.get(SOURCE) or "").name
+    source = parse_copy_source(request.headers.get(SOURCE) or "")
     if not access.allows(Right.READ, source.bucket, source.key):
         raise S3Error(ErrorCode.ACCESS_DENIED)

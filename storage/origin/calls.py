@@ -351,7 +351,14 @@ class Caller:
         exchange.close()
         self.counters.bytes_in += exchange.bytes_received
         history.answer = ErrorAnswer(exchange.status, tuple((n.lower(), v) for n, v in headers.items()), body)
-        failure = failure_of(exchange.status, headers, body, is_read=call.is_read, has_key=bool(call.key))
+        failure = failure_of(
+            exchange.status,
+            headers,
+            body,
+            is_read=call.is_read,
+            has_key=bool(call.key),
+            has_version=any(name == "versionId" for name, _ in call.query),
+        )
         history.told_region = told_region(headers, body)
         if isinstance(failure, OriginError) and failure.code == "RequestTimeTooSkewed":
             date_s = http_date_s(headers.get("date", ""))

@@ -21,6 +21,7 @@ from storage.clock import Clock
 from storage.errors import (
     NoSuchBucketError,
     NoSuchKeyError,
+    NoSuchVersionError,
     ObjectChangedError,
     OriginError,
     OriginRefusedError,
@@ -66,7 +67,7 @@ from storage.origin.wire import (
     parse_part,
     range_header,
 )
-from storage.types import ByteRange, ObjectName, PartSpan, Priority, RangeSpec
+from storage.types import NULL_VERSION, ByteRange, ObjectName, PartSpan, Priority, RangeSpec
 
 SINGLE_DELETES_MAX: Final = 16
 """Deletes in flight of one batch where the origin knows no batches."""
@@ -130,7 +131,7 @@ class OriginClient(MultipartClient):
         if_none_match: str = "",
         priority: Priority = Priority.FOREGROUND,
     ) -> AsyncIterator[OriginAnswer]:
-        """Open an object or a range of it.
+        """Open an object, or one version of it, or a range of either.
 
         A 412, or another ETag than `if_match` from an origin that ignores conditions, is ObjectChangedError. With
         `if_none_match` a 304 gives an answer that is `not_modified`. A range behind the end is OriginRefusedError 416.
@@ -144,6 +145,7 @@ class OriginClient(MultipartClient):
             "GET",
             name.bucket,
             name.key,
+            query=_version_query(name),
             headers=headers,
             priority=priority,
             bytes_hint=wanted.length if isinstance(wanted, ByteRange) else 0,
@@ -152,9 +154,9 @@ class OriginClient(MultipartClient):
         async def opened(answer: Answer) -> OriginAnswer:
             if answer.status == 304 and if_none_match:
                 return OriginAnswer(answer, None)
-            return OriginAnswer(
-                answer, check_answer(answer.status, answer.headers, wanted=wanted, if_match=if_match)
-            )
+            checked = check_answer(answer.status, answer.headers, wanted=wanted, if_match=if_match)
+            _check_version(name, checked.object)
+            return OriginAnswer(answer, checked)
 
         history = History()
         try:
@@ -181,7 +183,7 @@ class OriginClient(MultipartClient):
         is_covered: bool = False,
         is_bucket_fresh: bool = False,
     ) -> OriginObject | None:
-        """Describe an object; None where `if_none_match` names its current version.
+        """Describe an object or one version of it; None where `if_none_match` names its current version.
 
         A 404 is NoSuchKeyError only where the bucket is there, and NoSuchBucketError where it is not: a HEAD does not say which, so
         the bucket is asked for, if it was not seen in the last seconds (`presence.SEEN_S`), or, with `is_bucket_fresh`, whenever.
@@ -195,6 +197,7 @@ class OriginClient(MultipartClient):
             "HEAD",
             name.bucket,
             name.key,
+            query=_version_query(name),
             headers=headers,
             priority=priority,
             within_s=COVERED_ANSWER_S if is_covered else None,
@@ -204,7 +207,9 @@ class OriginClient(MultipartClient):
             answer.close()
             if answer.status == 304 and if_none_match:
                 return None
-            return check_answer(answer.status, answer.headers, wanted=None).object
+            found = check_answer(answer.status, answer.headers, wanted=None).object
+            _check_version(name, found)
+            return found
 
         try:
             return await self._caller.run(call, described)
@@ -222,7 +227,7 @@ class OriginClient(MultipartClient):
             OriginRefusedError: 416, there is no such part.
         """
         headers = (*condition_headers(if_match, ""), _CHECKSUM_MODE)
-        query = (("partNumber", str(number)),)
+        query = (("partNumber", str(number)), *_version_query(name))
         call = Call("HeadObject", "HEAD", name.bucket, name.key, query=query, headers=headers)
 
         async def described(answer: Answer) -> PartSpan:
@@ -273,7 +278,6 @@ class OriginClient(MultipartClient):
         name: ObjectName,
         *,
         headers: Headers = (),
-        version_id: str = "",
         priority: Priority = Priority.FOREGROUND,
     ) -> WriteAnswer:
         """Delete an object, or one of its versions; success also where there was none, however the origin says so.
@@ -285,7 +289,7 @@ class OriginClient(MultipartClient):
             "DELETE",
             name.bucket,
             name.key,
-            query=(("versionId", version_id),) if version_id else (),
+            query=_version_query(name),
             headers=headers,
             priority=priority,
             is_read=False,
@@ -338,16 +342,15 @@ class OriginClient(MultipartClient):
         target: ObjectName,
         headers: Headers = (),
         *,
-        source_version_id: str = "",
         priority: Priority = Priority.FOREGROUND,
     ) -> WriteAnswer:
-        """Copy an object at the origin; an error inside a 200 is raised."""
+        """Copy an object, or one version of it, at the origin; an error inside a 200 is raised."""
         call = Call(
             "CopyObject",
             "PUT",
             target.bucket,
             target.key,
-            headers=(copy_source(source, source_version_id), *headers),
+            headers=(copy_source(source), *headers),
             priority=priority,
             is_read=False,
             is_idempotent=not is_conditional(headers),
@@ -492,6 +495,26 @@ class OriginClient(MultipartClient):
                 for key in keys[start : start + SINGLE_DELETES_MAX]:
                     group.create_task(delete(key))
         return told
+
+
+def _version_query(name: ObjectName) -> Headers:
+    return (("versionId", name.version_id),) if name.version_id else ()
+
+
+def _check_version(name: ObjectName, found: OriginObject) -> None:
+    """Refuse an answer about another version than was asked for.
+
+    An origin without versions takes no notice of the id and gives what it has; SeaweedFS does so in a bucket that never
+    had versions. The version `null` may go without its name.
+
+    Raises:
+        NoSuchVersionError: It is one.
+    """
+    if not name.version_id or found.version_id == name.version_id:
+        return
+    if name.version_id == NULL_VERSION and not found.version_id:
+        return
+    raise NoSuchVersionError(f"asked for {name}, the origin told of version {found.version_id!r:.100}")
 
 
 def _knows_no_batch(error: StorageError, history: History) -> bool:

@@ -8,6 +8,7 @@ from storage.errors import (
     NoSuchBucketError,
     NoSuchKeyError,
     NoSuchUploadError,
+    NoSuchVersionError,
     OriginError,
     OriginRefusedError,
     OriginSuspendedError,
@@ -18,7 +19,9 @@ from storage.errors import (
 from storage.origin.documents import ErrorDocument, is_spoilt, parse_error
 from storage.origin.endpoint import is_region
 from storage.origin.retry import THROTTLE_CODES, Outcome, classify, is_outcome_unknown
-from storage.origin.wire import bad_answer, retry_after_s
+from storage.origin.wire import bad_answer, kept_text, retry_after_s
+
+_MARKER_HEADERS: Final = ("x-amz-delete-marker", "x-amz-version-id", "last-modified")
 
 _CODE_BY_STATUS: Final = {
     301: "PermanentRedirect",
@@ -40,17 +43,32 @@ _CODE_BY_STATUS: Final = {
 
 
 def failure_of(
-    status: int, headers: Mapping[str, str], body: bytes, *, is_read: bool, has_key: bool
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    is_read: bool,
+    has_key: bool,
+    has_version: bool = False,
 ) -> StorageError:
-    """Make the exception for an error answer.
+    """Make the exception for an error answer, with what the answer's headers tell the client.
 
-    A HEAD's 404 has no document: it is taken for the key where the request named one, else for the bucket.
+    A HEAD's 404 has no document: it is taken for the version where the request named one, for the key where it named
+    that, else for the bucket.
     """
     document = parse_error(body) or ErrorDocument("")
-    missing = _missing(status, document, body, has_key=has_key)
-    if missing is not None:
-        return missing
-    return failure_named(status, document, headers, body, is_read=is_read)
+    failure = _missing(status, document, body, has_key=has_key, has_version=has_version)
+    if failure is None:
+        failure = failure_named(status, document, headers, body, is_read=is_read)
+    failure.told = told_of_versions(headers)
+    return failure
+
+
+def told_of_versions(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Pick what an error answer says of a delete marker (AWS User Guide "Working with delete markers"); none of any other."""
+    if headers.get("x-amz-delete-marker", "").lower() != "true":
+        return ()
+    return tuple((name, kept_text(headers[name])) for name in _MARKER_HEADERS if name in headers)
 
 
 def failure_named(
@@ -77,6 +95,8 @@ def failure_by_code(document: ErrorDocument) -> StorageError | None:
             return NoSuchBucketError(text)
         case "NoSuchKey":
             return NoSuchKeyError(text)
+        case "NoSuchVersion":
+            return NoSuchVersionError(text)
         case "NoSuchUpload":
             return NoSuchUploadError(text)
         case "BucketNotEmpty":
@@ -107,10 +127,14 @@ def told_region(headers: Mapping[str, str], body: bytes) -> str:
     return region if is_region(region) else ""
 
 
-def _missing(status: int, document: ErrorDocument, body: bytes, *, has_key: bool) -> StorageError | None:
+def _missing(
+    status: int, document: ErrorDocument, body: bytes, *, has_key: bool, has_version: bool
+) -> StorageError | None:
     named = failure_by_code(document)
     if named is None and status == 404 and not body:
         text = _text(status, "NotFound", "")
+        if has_version:
+            return NoSuchVersionError(text)
         return NoSuchKeyError(text) if has_key else NoSuchBucketError(text)
     return named
 

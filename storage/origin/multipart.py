@@ -91,17 +91,16 @@ class MultipartClient:
         target: PartTarget,
         headers: Headers = (),
         *,
-        source_version_id: str = "",
         priority: Priority = Priority.FOREGROUND,
     ) -> WriteAnswer:
-        """Fill one part from an object at the origin; `headers` may hold x-amz-copy-source-range."""
+        """Fill one part from an object, or one version of it, at the origin; `headers` may hold x-amz-copy-source-range."""
         call = Call(
             "UploadPartCopy",
             "PUT",
             target.name.bucket,
             target.name.key,
             query=target.query,
-            headers=(copy_source(source, source_version_id), *headers),
+            headers=(copy_source(source), *headers),
             priority=priority,
             is_read=False,
         )

@@ -182,10 +182,11 @@ def digest_headers(body: OutgoingBody) -> tuple[tuple[str, str], ...]:
     return md5 + checksum_headers(body.checksums)
 
 
-def copy_source(source: ObjectName, version_id: str) -> tuple[str, str]:
-    """Name the source of a copy, at one of its versions where `version_id` is not ""."""
+def copy_source(source: ObjectName) -> tuple[str, str]:
+    """Name the source of a copy, at one of its versions where the name has one."""
     path = f"/{source.bucket}/{uri_encode(source.key, keep_slash=True)}"
-    return ("x-amz-copy-source", path + (f"?versionId={uri_encode(version_id)}" if version_id else ""))
+    query = f"?versionId={uri_encode(source.version_id)}" if source.version_id else ""
+    return ("x-amz-copy-source", path + query)
 
 
 def range_header(wanted: ByteRange | RangeSpec) -> str:

@@ -33,6 +33,7 @@ from storage.errors import (
     NoSuchBucketError,
     NoSuchKeyError,
     NoSuchUploadError,
+    NoSuchVersionError,
     OriginRefusedError,
     PartTooSmallError,
 )
@@ -43,6 +44,7 @@ from storage.records import (
     BucketFacts,
     ObjectRecord,
     ObjectState,
+    OriginIdentity,
     PartRecord,
     PartSize,
     UploadRecord,
@@ -54,6 +56,7 @@ from storage.requests import (
     BucketEntry,
     CompletedPart,
     Content,
+    DeleteLine,
     DeleteResult,
     FileSpan,
     OriginReply,
@@ -165,10 +168,14 @@ class FakeStore:
         self.part_spans: list[PartSpan] = []
         self.bodies: list[FakeBody] = []
         self.opened: list[FakeOpenObject] = []
+        self.read: list[ObjectName] = []
         self.put_requests: list[PutRequest] = []
         self.upload_requests: list[UploadRequest] = []
         self.deleted: list[str] = []
         self.copies: list[tuple[ObjectName, ObjectName, HeaderPairs]] = []
+        self.versions: dict[ObjectName, tuple[ObjectRecord, bytes]] = {}
+        self.deletes: list[tuple[ObjectName, HeaderPairs]] = []
+        self.delete_results: dict[ObjectName, DeleteResult] = {}
         self.is_writable = True
         self.barriers: dict[int, BarrierReport] = {}
         self.retried: list[tuple[str, bool]] = []
@@ -205,6 +212,14 @@ class FakeStore:
         request = PutRequest(ObjectName(bucket, key), headers=headers, tags=tags)
         return self._store(request, data, (), hashlib.md5(data).hexdigest(), ())
 
+    def put_version(self, name: ObjectName, data: bytes) -> ObjectRecord:
+        """Keep bytes under a version's id, beside what the key has."""
+        record = self.put(name.bucket, name.key, data)
+        origin = OriginIdentity("", 0, len(data), record.etag, name.version_id)
+        record = replace(record, state=ObjectState.CLEAN, origin=origin)
+        self.versions[name] = (record, data)
+        return record
+
     def data(self, bucket: str, key: str) -> bytes | None:
         found = self._buckets.get(bucket, {}).get(key)
         return None if found is None else found[1]
@@ -229,7 +244,12 @@ class FakeStore:
         self, name: ObjectName, wanted: RangeSpec | None = None, *, metadata_only: bool = False
     ) -> FakeOpenObject:
         await self._called("open_object")
+        self.read.append(name)
         found = self._bucket(name.bucket).get(name.key)
+        if name.version_id:
+            found = self.versions.get(name)
+            if found is None:
+                raise NoSuchVersionError(str(name))
         if found is None:
             raise NoSuchKeyError(str(name))
         result = self.results.pop(0) if self.results else CacheResult.HIT
@@ -256,27 +276,30 @@ class FakeStore:
         *,
         origin_reason: str = "",
         origin_headers: HeaderPairs = (),
-        version_id: str = "",
         credential_id: str = "",
     ) -> DeleteResult:
         await self._called("delete_object")
+        self.deletes.append((name, origin_headers))
+        if name in self.delete_results:
+            return self.delete_results[name]
         self._bucket(name.bucket).pop(name.key, None)
         return DeleteResult(name.key)
 
     async def delete_objects(
-        self, bucket: str, keys: Sequence[str], *, credential_id: str = ""
+        self, bucket: str, lines: Sequence[DeleteLine], *, credential_id: str = ""
     ) -> tuple[DeleteResult, ...]:
         await self._called("delete_objects")
-        self.deleted += keys
-        for key in keys:
-            self._bucket(bucket).pop(key, None)
-        return tuple(DeleteResult(key) for key in keys)
+        self.deleted += [line.name.key for line in lines]
+        for line in lines:
+            self.deletes.append((line.name, line.origin_headers))
+            self._bucket(bucket).pop(line.name.key, None)
+        return tuple(self.delete_results.get(line.name) or DeleteResult(line.name.key) for line in lines)
 
     async def copy_object(
         self, source: ObjectName, target: ObjectName, headers: HeaderPairs, credential_id: str = ""
     ) -> PutResult:
         await self._called("copy_object")
-        found = self._bucket(source.bucket).get(source.key)
+        found = self.versions.get(source) or self._bucket(source.bucket).get(source.key)
         if found is None:
             raise NoSuchKeyError(str(source))
         self.copies.append((source, target, headers))

@@ -1,8 +1,8 @@
 """An S3 origin's state and operations, in memory: what `origin_server` answers from.
 
 Bodies are kept whole. Versioning, encryption and object lock exist as configuration documents and as what they change of
-answers (version ids, ETags that are not MD5); old versions are not kept. Each key has a history of the states that were accepted,
-so that a test can check their order.
+answers (version ids, ETags that are not MD5). Versions and delete markers are kept, newest last. Each key has a history of the
+states that were accepted, so that a test can check their order.
 """
 
 import base64
@@ -13,7 +13,7 @@ import itertools
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import formatdate
 from typing import TYPE_CHECKING
 from urllib.parse import quote_plus, unquote
@@ -36,6 +36,7 @@ STORED = (
     "expires",
     "x-amz-website-redirect-location",
     "x-amz-storage-class",
+    "x-amz-object-lock-legal-hold",
 )
 ALGORITHMS: dict[str, Callable[[bytes], bytes]] = {
     "crc32": lambda body: zlib.crc32(body).to_bytes(4, "big"),
@@ -94,6 +95,12 @@ class Stored:
     tags: str = ""
     version_id: str = ""
     part_sizes: tuple[int, ...] = ()
+    is_marker: bool = False
+
+    @property
+    def is_null(self) -> bool:
+        """Whether a put into a suspended bucket takes its place."""
+        return self.version_id in ("", "null")
 
 
 @dataclass(slots=True)
@@ -117,6 +124,7 @@ class Bucket:
     encryption: str = ""
     has_object_lock: bool = False
     objects: dict[str, Stored] = field(default_factory=dict)
+    versions: dict[str, list[Stored]] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
 
 
@@ -226,6 +234,8 @@ def _bucket_operation(method: str, query: dict[str, str]) -> str:
         return "DeleteObjects" if "delete" in query else "Unknown"
     if method == "GET" and "uploads" in query:
         return "ListMultipartUploads"
+    if method == "GET" and "versions" in query:
+        return "ListObjectVersions"
     listing = "ListObjectsV2" if query.get("list-type") == "2" else "ListObjects"
     return {"GET": listing, "HEAD": "HeadBucket", "PUT": "CreateBucket", "DELETE": "DeleteBucket"}.get(
         method, "Unknown"
@@ -308,6 +318,7 @@ class OriginStore:
             "ListObjects": self._list,
             "ListObjectsV2": self._list,
             "ListMultipartUploads": self._list_uploads,
+            "ListObjectVersions": self._list_versions,
             "DeleteObjects": self._delete_objects,
             "GetObject": self._get_object,
             "HeadObject": self._get_object,
@@ -346,7 +357,7 @@ class OriginStore:
         return Reply(headers={"location": f"/{request.bucket}"})
 
     def _delete_bucket(self, request: Received) -> Reply:
-        if self.buckets[request.bucket].objects:
+        if self.buckets[request.bucket].versions:
             raise S3Error(409, "BucketNotEmpty")
         del self.buckets[request.bucket]
         return Reply(204)
@@ -437,6 +448,22 @@ class OriginStore:
                 lines.append(listed(name(entry), bucket.objects[entry]))
         return document("ListBucketResult", "".join(lines))
 
+    def _list_versions(self, request: Received) -> Reply:
+        bucket, prefix = self.buckets[request.bucket], request.query.get("prefix", "")
+        lines = []
+        for key in sorted(key for key in bucket.versions if key.startswith(prefix)):
+            newest = bucket.versions[key][-1]
+            for found in reversed(bucket.versions[key]):
+                kind = "DeleteMarker" if found.is_marker else "Version"
+                lines.append(
+                    f"<{kind}><Key>{escape(key)}</Key><VersionId>{found.version_id or 'null'}</VersionId>"
+                    f"<IsLatest>{str(found is newest).lower()}</IsLatest><LastModified>{iso(found.at_s)}</LastModified>"
+                    + ("" if found.is_marker else f"<ETag>&quot;{found.etag}&quot;</ETag>")
+                    + f"</{kind}>"
+                )
+        head = f"<Name>{request.bucket}</Name><IsTruncated>false</IsTruncated>"
+        return document("ListVersionsResult", head + "".join(lines))
+
     def _list_uploads(self, request: Received) -> Reply:
         prefix = request.query.get("prefix", "")
         found = sorted(
@@ -460,17 +487,34 @@ class OriginStore:
 
     # --- Objects -----------------------------------------------------------------------------------------------------
 
-    def _find(self, bucket: str, key: str) -> Stored:
+    def _find(self, bucket: str, key: str, version_id: str | None = None) -> Stored:
         if bucket not in self.buckets:
             raise S3Error(404, "NoSuchBucket")
-        found = self.buckets[bucket].objects.get(key)
-        if found is None:
-            raise S3Error(404, "NoSuchKey")
+        versions = self.buckets[bucket].versions.get(key, [])
+        if version_id is not None:
+            found = next((v for v in versions if (v.version_id or "null") == version_id), None)
+            if found is None:
+                raise S3Error(404, "NoSuchVersion")
+        elif versions and versions[-1].is_marker:
+            found = versions[-1]
+        else:
+            # A test may take an object away without a word to anybody.
+            found = self.buckets[bucket].objects.get(key)
+            if found is None:
+                raise S3Error(404, "NoSuchKey")
+        if found.is_marker:
+            told = {"x_amz_delete_marker": "true", "x_amz_version_id": found.version_id}
+            if version_id is None:
+                raise S3Error(404, "NoSuchKey", **told)
+            date = formatdate(int(found.at_s), usegmt=True)
+            raise S3Error(405, "MethodNotAllowed", allow="DELETE", last_modified=date, **told)
         return found
 
     def _get_object(self, request: Received) -> Reply:
-        found = self._find(request.bucket, request.key)
+        found = self._find(request.bucket, request.key, request.query.get("versionId"))
         headers = answered(found)
+        if self.buckets[request.bucket].versioning:
+            headers.setdefault("x-amz-version-id", "null")
         verdict = condition(request.headers, found)
         if verdict == 304:
             return Reply(304, headers={"etag": headers["etag"], "last-modified": headers["last-modified"]})
@@ -514,17 +558,12 @@ class OriginStore:
         body = f"<ETag>&quot;{stored.etag}&quot;</ETag><LastModified>{iso(stored.at_s)}</LastModified>"
         reply = document("CopyObjectResult", body)
         reply.headers.update(self._write_headers(request.bucket, stored))
+        if "?versionId=" in request.headers["x-amz-copy-source"]:
+            reply.headers["x-amz-copy-source-version-id"] = source.version_id or "null"
         return reply
 
     def _delete_object(self, request: Received) -> Reply:
-        self._delete(request.bucket, request.key)
-        bucket = self.buckets[request.bucket]
-        marker = (
-            {"x-amz-delete-marker": "true", "x-amz-version-id": f"v{next(self._sequence)}"}
-            if bucket.versioning
-            else {}
-        )
-        return Reply(204, headers=marker)
+        return Reply(204, headers=self._delete(request.bucket, request.key, request.query.get("versionId")))
 
     def _delete_objects(self, request: Received) -> Reply:
         if "content-md5" not in request.headers and not any(
@@ -536,35 +575,36 @@ class OriginStore:
         for element in parsed(request.body):
             if not element.tag.endswith("Object"):
                 continue
-            key = next(child.text or "" for child in element if child.tag.endswith("Key"))
-            self._delete(request.bucket, key)
-            lines.append(f"<Deleted><Key>{escape(key, ESCAPES)}</Key></Deleted>")
+            fields = {child.tag.rpartition("}")[2]: child.text or "" for child in element}
+            told = self._delete(request.bucket, fields["Key"], fields.get("VersionId"))
+            version = f"<VersionId>{fields['VersionId']}</VersionId>" if "VersionId" in fields else ""
+            marker = (
+                f"<DeleteMarker>true</DeleteMarker><DeleteMarkerVersionId>{told['x-amz-version-id']}</DeleteMarkerVersionId>"
+                if "x-amz-delete-marker" in told
+                else ""
+            )
+            key = escape(fields["Key"], ESCAPES)
+            lines.append(f"<Deleted><Key>{key}</Key>{version}{marker}</Deleted>")
         return document("DeleteResult", "".join(lines))
 
     def _get_tagging(self, request: Received) -> Reply:
-        tags = self._find(request.bucket, request.key).tags
+        tags = self._find(request.bucket, request.key, request.query.get("versionId")).tags
         pairs = [pair.partition("=") for pair in tags.split("&") if pair]
         lines = "".join(f"<Tag><Key>{unquote(k)}</Key><Value>{unquote(v)}</Value></Tag>" for k, _, v in pairs)
         return document("Tagging", f"<TagSet>{lines}</TagSet>")
 
     def _put_tagging(self, request: Received) -> Reply:
-        found = self._find(request.bucket, request.key)
+        found = self._find(request.bucket, request.key, request.query.get("versionId"))
         pairs: list[str] = []
         if request.method == "PUT":
             tags = [tag for tag in parsed(request.body).iter() if tag.tag.rpartition("}")[2] == "Tag"]
             pairs = ["=".join(quote_plus(child.text or "") for child in tag) for tag in tags]
-        self.buckets[request.bucket].objects[request.key] = Stored(
-            found.body,
-            found.etag,
-            found.at_s,
-            found.headers,
-            found.checksums,
-            found.checksum_type,
-            "&".join(pairs),
-            found.version_id,
-            found.part_sizes,
-        )
-        return Reply(200 if request.method == "PUT" else 204)
+        tagged = replace(found, tags="&".join(pairs))
+        versions = self.buckets[request.bucket].versions[request.key]
+        versions[versions.index(found)] = tagged
+        self._show(request.bucket, request.key)
+        headers = {"x-amz-version-id": tagged.version_id} if tagged.version_id else {}
+        return Reply(200 if request.method == "PUT" else 204, headers=headers)
 
     # --- Uploads -----------------------------------------------------------------------------------------------------
 
@@ -662,9 +702,10 @@ class OriginStore:
     # --- Changing state ----------------------------------------------------------------------------------------------
 
     def _source(self, request: Received) -> Stored:
-        path = unquote(request.headers["x-amz-copy-source"].partition("?")[0]).lstrip("/")
-        bucket, _, key = path.partition("/")
-        return self._find(bucket, key)
+        path, _, query = request.headers["x-amz-copy-source"].partition("?")
+        bucket, _, key = unquote(path).lstrip("/").partition("/")
+        version_id = unquote(query.removeprefix("versionId=")) if query else None
+        return self._find(bucket, key, version_id)
 
     def _store(
         self,
@@ -691,19 +732,60 @@ class OriginStore:
             sums or {"crc64nvme": base64.b64encode(ALGORITHMS["crc64nvme"](body)).decode()},
             "COMPOSITE" if any("-" in value for value in sums.values()) else "FULL_OBJECT",
             tags,
-            f"v{next(self._sequence)}" if bucket.versioning else "",
+            self._new_version_id(bucket),
             part_sizes,
         )
-        if request.key not in bucket.objects:
-            bisect.insort(bucket.keys, request.key)
-        bucket.objects[request.key] = stored
+        self._add(request.bucket, request.key, stored)
         self._accept(request.bucket, request.key, etag, body)
         return stored
 
-    def _delete(self, bucket: str, key: str) -> None:
-        if self.buckets[bucket].objects.pop(key, None) is not None:
-            self.buckets[bucket].keys.remove(key)
-        self._accept(bucket, key, "", b"")
+    def _new_version_id(self, bucket: Bucket) -> str:
+        if bucket.versioning == "Enabled":
+            return f"v{next(self._sequence)}"
+        return "null" if bucket.versioning else ""
+
+    def _add(self, bucket: str, key: str, stored: Stored) -> None:
+        versions = self.buckets[bucket].versions.setdefault(key, [])
+        if stored.is_null:
+            versions[:] = [version for version in versions if not version.is_null]
+        versions.append(stored)
+        self._show(bucket, key)
+
+    def _delete(self, name: str, key: str, version_id: str | None = None) -> dict[str, str]:
+        """Delete a key, or one version of it; give what the answer says of versions."""
+        bucket = self.buckets[name]
+        versions = bucket.versions.get(key, [])
+        if version_id is not None:
+            gone = [version for version in versions if (version.version_id or "null") == version_id]
+            versions[:] = [version for version in versions if version not in gone]
+            self._show(name, key)
+            is_marker = any(version.is_marker for version in gone)
+            return {"x-amz-version-id": version_id} | ({"x-amz-delete-marker": "true"} if is_marker else {})
+        self._accept(name, key, "", b"")
+        if not bucket.versioning:
+            versions[:] = [version for version in versions if not version.is_null]
+            self._show(name, key)
+            return {}
+        marker = Stored(
+            b"", "", self._now_s(), {}, {}, version_id=self._new_version_id(bucket), is_marker=True
+        )
+        self._add(name, key, marker)
+        return {"x-amz-delete-marker": "true", "x-amz-version-id": marker.version_id}
+
+    def _show(self, name: str, key: str) -> None:
+        """Let the newest version be the object, or nothing where that is a delete marker."""
+        bucket = self.buckets[name]
+        versions = bucket.versions.get(key, [])
+        if not versions:
+            bucket.versions.pop(key, None)
+        was_there = key in bucket.objects
+        if versions and not versions[-1].is_marker:
+            bucket.objects[key] = versions[-1]
+            if not was_there:
+                bisect.insort(bucket.keys, key)
+        elif was_there:
+            del bucket.objects[key]
+            bucket.keys.remove(key)
 
     def _accept(self, bucket: str, key: str, etag: str, body: bytes) -> None:
         accepted = Accepted(

@@ -10,7 +10,7 @@ By default everything but the origin is in memory. What outlives an engine can b
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -29,7 +29,7 @@ from storage.origin.facts import BucketQuestions, FactsSource
 from storage.origin.limiter import LimiterSettings
 from storage.policy import Policy, PolicyTable
 from storage.recovery import IndexHome
-from storage.requests import Body, FileSpan, PutRequest, PutResult
+from storage.requests import Body, DeleteLine, FileSpan, PutRequest, PutResult
 from storage.types import MIB, CacheResult, Checksum, ObjectName, RangeSpec
 from storage.uploads import ObjectChecksums
 from storage.workers import ThreadWorkers
@@ -160,6 +160,11 @@ class RunningEngine:
         assert isinstance(self.filesystem, FakeFilesystem)
         assert isinstance(self.index_home, FakeIndexHome)
         return self.filesystem.kill_clone(), FakeIndexHome(self.index_home.index.kill_clone())
+
+
+def delete_lines(keys: Iterable[str], bucket: str = BUCKET) -> list[DeleteLine]:
+    """Name objects to delete, in the order of the keys."""
+    return [DeleteLine(ObjectName(bucket, key)) for key in keys]
 
 
 async def read_all(body: Body) -> bytes:

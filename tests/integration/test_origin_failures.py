@@ -20,7 +20,7 @@ from tests.fakes.bad_network import BadNetwork
 from tests.fakes.certificate import make_certificate
 from tests.fakes.origin_faults import Fault
 from tests.fakes.paused_origin import PausedOrigin
-from tests.fakes.running_engine import BUCKET, RunningEngine, ShiftedClock, running_engine
+from tests.fakes.running_engine import BUCKET, RunningEngine, ShiftedClock, delete_lines, running_engine
 from tests.fakes.writing import delete, flushed, head, pause, settled, until, upload
 
 QUICK = FlushSettings(
@@ -295,7 +295,7 @@ async def delete_together(running: RunningEngine, keys: list[str]) -> None:
     gate = running.origin.hold("PUT", f"{BUCKET}/in-front")
     await running.put("in-front", b"x")
     await gate.reached.wait()
-    await running.engine.delete_objects(BUCKET, keys)
+    await running.engine.delete_objects(BUCKET, delete_lines(keys))
     gate.open()
     await until(lambda: running.engine.status().pending_objects == 0)
 
@@ -350,7 +350,7 @@ async def test_bucket_is_suspended_when_every_line_of_its_batches_fails(code: st
         gate = running.origin.hold("PUT", f"{BUCKET}/in-front")
         await running.put("in-front", b"x")
         await gate.reached.wait()
-        await running.engine.delete_objects(BUCKET, keys)
+        await running.engine.delete_objects(BUCKET, delete_lines(keys))
         gate.open()
         await until(lambda: bool(running.engine.status().suspended_buckets))
         ((bucket, reason),) = running.engine.status().suspended_buckets

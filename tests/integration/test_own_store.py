@@ -23,7 +23,7 @@ from storage.listing import ListQuery
 from storage.origin.credentials import Credentials, CredentialSource, StaticCredentials
 from storage.own_store import OwnStore
 from storage.policy import Freshness, FreshnessMode, Policy
-from storage.requests import CompletedPart, PutRequest, RelayReply, RelayRequest, UploadRequest
+from storage.requests import CompletedPart, DeleteLine, PutRequest, RelayReply, RelayRequest, UploadRequest
 from storage.types import MIB, ByteRange, CacheResult, ObjectName, RangeSpec, WriteMode
 from tests.fakes.origin_faults import Fault
 from tests.fakes.publishing import TARGET, publish, store as store_source, target
@@ -292,7 +292,8 @@ async def test_writes_go_through_with_the_own_credentials() -> None:
         read = await it.get(MINE)
         copied = await it.store.copy_object(MINE, ObjectName(BUCKET, "mine/copy"), ())
         deleted = await it.store.delete_object(MINE)
-        lines = await it.store.delete_objects(BUCKET, ["mine/copy", "others/key"])
+        wanted = [DeleteLine(ObjectName(BUCKET, key)) for key in ("mine/copy", "others/key")]
+        lines = await it.store.delete_objects(BUCKET, wanted)
 
         assert it.asked("PutObject") == it.asked("CopyObject") == ["own"]
         assert set(it.asked("DeleteObject")) == {"own"}

@@ -18,6 +18,7 @@ from tests.fakes.origin_faults import Fault
 from tests.fakes.running_engine import (
     BUCKET,
     BytesContent,
+    delete_lines,
     read_all,
     running_engine,
     until,
@@ -174,7 +175,7 @@ async def test_no_write_reaches_a_target() -> None:
             with pytest.raises(ReadOnlyError):
                 await write
             refusals += 1
-        lines = await engine.delete_objects(BUCKET, ["elsewhere", name.key, "elsewhere"])
+        lines = await engine.delete_objects(BUCKET, delete_lines(["elsewhere", name.key, "elsewhere"]))
         await engine.abort_upload(ObjectName(BUCKET, f"{TARGET}u"), upload)
         _, keys = await listed(running, "")
 

@@ -14,7 +14,7 @@ from storage.types import ObjectName, WriteMode
 from tests.fakes.origin_faults import Fault
 from tests.fakes.paused_origin import PausedOrigin
 from tests.fakes.publishing import MANIFEST, TARGET, manifest_generation, publish, store, target
-from tests.fakes.running_engine import BUCKET, BytesContent, running_engine
+from tests.fakes.running_engine import BUCKET, BytesContent, delete_lines, running_engine
 from tests.fakes.writing import PART, complete, flushed, open_upload, pause, put_part, request, until
 
 if TYPE_CHECKING:
@@ -96,12 +96,12 @@ async def test_whoever_waits_for_the_key_is_refused_when_the_target_comes_into_f
             running.put(NAME.key, b"x"),
             engine.put_object(request(NAME.key, mode=WriteMode.THROUGH), BytesContent(b"x")),
             engine.delete_object(NAME),
-            engine.delete_object(NAME, version_id="null"),
+            engine.delete_object(NAME.at_version("null")),
             engine.copy_object(ObjectName(BUCKET, "elsewhere"), NAME, ()),
             complete(running, NAME.key, upload_id, {1: b"x" * PART}),
         ]
         tasks = [loop.create_task(write) for write in writes]
-        batch = loop.create_task(engine.delete_objects(BUCKET, [NAME.key]))
+        batch = loop.create_task(engine.delete_objects(BUCKET, delete_lines([NAME.key])))
         await pause(0.1)
         target(running)
         gate.open()
@@ -234,7 +234,7 @@ async def test_no_client_writes_a_manifest_where_there_is_no_target_yet(key: str
             with pytest.raises(ReadOnlyError, match=r"\.forebay-published is kept"):
                 await write
             refusals += 1
-        lines = await engine.delete_objects(BUCKET, [key, f"{key}/a", f"x{key}x"])
+        lines = await engine.delete_objects(BUCKET, delete_lines([key, f"{key}/a", f"x{key}x"]))
         await running.put("a.forebay-published", b"free")
         await flushed(running)
         at_origin = running.origin.store.body(BUCKET, key)

@@ -26,7 +26,7 @@ from storage.requests import Content, PutResult
 from storage.types import MIB, CacheResult, Checksum, ChecksumAlgorithm, ObjectName, WriteMode
 from tests.fakes.filesystem import FakeFilesystem, Operation
 from tests.fakes.origin_faults import Fault
-from tests.fakes.running_engine import BUCKET, BytesContent, RunningEngine, running_engine
+from tests.fakes.running_engine import BUCKET, BytesContent, RunningEngine, delete_lines, running_engine
 from tests.fakes.writing import BrokenContent, SlowContent, delete, flushed, md5, pause, request, until
 
 QUICK = FlushSettings(origin_timeout_s=0.6, retry_s_min=0.02, retry_s_max=0.1)
@@ -396,7 +396,7 @@ async def test_delete_of_a_version_names_it_at_the_origin() -> None:
     async with running_engine() as running:
         await running.put("k", b"body")
 
-        await running.engine.delete_object(ObjectName(BUCKET, "k"), version_id="v1")
+        await running.engine.delete_object(ObjectName(BUCKET, "k", "v1"))
 
         sent = [entry for entry in running.origin.log if entry.operation == "DeleteObject"]
         assert [entry.query for entry in sent] == [{"versionId": "v1"}]
@@ -410,7 +410,7 @@ async def test_many_deletes_share_their_syncs() -> None:
             await running.put(key, b"x")
         before = running.engine._components.commit.groups_total
 
-        results = await running.engine.delete_objects(BUCKET, keys)
+        results = await running.engine.delete_objects(BUCKET, delete_lines(keys))
 
         assert [(one.key, one.code) for one in results] == [(key, "") for key in keys]
         assert running.engine._components.commit.groups_total - before <= 6
@@ -427,7 +427,9 @@ async def test_failed_delete_does_not_stop_the_others() -> None:
             Fault(operation="DeleteObject", key="versioned/bad", status=403, code="AccessDenied")
         )
 
-        results = await running.engine.delete_objects("versioned", ["a", "bad", "b"])
+        results = await running.engine.delete_objects(
+            "versioned", delete_lines(["a", "bad", "b"], "versioned")
+        )
 
         assert [(one.key, one.code) for one in results] == [("a", ""), ("bad", "AccessDenied"), ("b", "")]
 

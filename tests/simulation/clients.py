@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from storage.errors import OriginError, OverloadedError, StorageError
-from storage.requests import CompletedPart, PutRequest, UploadRequest
+from storage.requests import CompletedPart, DeleteLine, PutRequest, UploadRequest
 from storage.types import ObjectName, WriteMode
 from tests.fakes.running_engine import BytesContent
 from tests.simulation.ledger import Outcome, Write
@@ -110,7 +110,7 @@ class Clients:
         writes = [self._world.ledger.begin(name, "delete") for name in self._names if name.bucket == bucket]
         outcomes = dict.fromkeys(writes, Outcome.UNKNOWN)
         try:
-            results = await engine.delete_objects(bucket, [write.name.key for write in writes])
+            results = await engine.delete_objects(bucket, [DeleteLine(write.name) for write in writes])
             outcomes = {
                 write: Outcome.UNKNOWN if result.code else Outcome.ACKNOWLEDGED
                 for write, result in zip(writes, results, strict=True)

@@ -54,9 +54,10 @@ class SimStore(OriginStore):
         self.note(request.bucket, request.key, int(stored.headers[OP]))
         return stored
 
-    def _delete(self, bucket: str, key: str) -> None:
-        super()._delete(bucket, key)
-        self.note(bucket, key, DELETED)
+    def _delete(self, name: str, key: str, version_id: str | None = None) -> dict[str, str]:
+        told = super()._delete(name, key, version_id)
+        self.note(name, key, DELETED)
+        return told
 
     def note(self, bucket: str, key: str, op: int) -> None:
         """Add to a key's history."""

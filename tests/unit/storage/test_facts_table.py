@@ -183,18 +183,19 @@ async def test_mark_of_other_etags_survives_a_refresh() -> None:
 async def test_writes_wait_while_a_bucket_is_closed_and_ask_anew_behind_it() -> None:
     """Whoever wants a bucket that is being deleted learns of it when that has ended."""
     async with bench() as b:
-        await b.table.facts("b")
+        drops, known = b.table.drops("b"), await b.table.facts("b")
+        assert b.table.since("b", drops, known) == known
         async with b.table.closed("b") as closing:
             waiting = asyncio.get_running_loop().create_task(b.table.facts("b"))
             await pause(0.001)
-            assert b.table.is_closed("b")
+            assert b.table.since("b", drops, known) is None
             assert not waiting.done()
             closing.is_asked = True
             b.source.facts = {"exists": False}
 
         with pytest.raises(NoSuchBucketError):
             await waiting
-        assert not b.table.is_closed("b")
+        assert b.table.since("b", drops, known) is None
 
 
 async def test_facts_hold_again_when_a_deletion_did_not_come_to_it() -> None:

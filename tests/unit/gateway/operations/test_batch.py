@@ -6,6 +6,8 @@ import hashlib
 import pytest
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # ships no types
 
+from storage.requests import DeleteResult
+from storage.types import ObjectName
 from tests.fakes.gateway import Answer, RunningGateway, in_thread
 
 
@@ -42,12 +44,11 @@ async def test_every_key_is_deleted_when_it_is_named(gateway: RunningGateway) ->
 
 
 async def test_lines_fail_alone_when_they_cannot_be_done(gateway: RunningGateway) -> None:
-    """A version, a condition or an overlong key fails its own line; the others are deleted, in order."""
+    """An overlong key or what is no version id fails its own line; the others are deleted, in order."""
     gateway.store.put("bucket", "a", b"x")
-    long_key = "k" * 1025
+    long_key, long_id = "k" * 1025, "v" * 1025
     lines = (
-        "<Object><Key>v</Key><VersionId>7</VersionId></Object><Object><Key>a</Key></Object>"
-        "<Object><Key>c</Key><ETag>x</ETag></Object><Object><Key>n</Key><VersionId>null</VersionId></Object>"
+        f"<Object><Key>v</Key><VersionId>{long_id}</VersionId></Object><Object><Key>a</Key></Object>"
         f"<Object><Key>{long_key}</Key></Object>"
     )
 
@@ -55,10 +56,56 @@ async def test_lines_fail_alone_when_they_cannot_be_done(gateway: RunningGateway
 
     text = answer.body.decode()
     assert answer.status == 200
-    assert text.count("<Deleted>") == 2
-    assert text.count("<Code>NotImplemented</Code>") == 2
+    assert text.count("<Deleted>") == 1
+    assert text.count("<Code>InvalidArgument</Code>") == 1
     assert text.count("<Code>KeyTooLongError</Code>") == 1
     assert gateway.store.data("bucket", "a") is None
+
+
+async def test_each_line_says_what_became_of_it_when_versions_are_named(gateway: RunningGateway) -> None:
+    """AWS API_DeleteObjects: a marker that was made, a version that is gone, a marker that is gone, a condition unmet."""
+    key = ObjectName("bucket", "k")
+    marker = ("x-amz-delete-marker", "true")
+    gateway.store.delete_results = {
+        key: DeleteResult("k", version_id="m2", headers=(marker, ("x-amz-version-id", "m2"))),
+        key.at_version("v1"): DeleteResult("k", version_id="v1", headers=(("x-amz-version-id", "v1"),)),
+        key.at_version("m1"): DeleteResult(
+            "k", version_id="m1", headers=(marker, ("x-amz-version-id", "m1"))
+        ),
+        key.at_version("v0"): DeleteResult("k", "PreconditionFailed", "no", "v0"),
+    }
+    lines = (
+        "<Object><Key>k</Key></Object><Object><Key>k</Key><VersionId>v1</VersionId></Object>"
+        "<Object><Key>k</Key><VersionId>m1</VersionId></Object>"
+        '<Object><Key>k</Key><VersionId>v0</VersionId><ETag>"e"</ETag><Size>3</Size>'
+        "<LastModifiedTime>Mon, 30 Nov 2026 01:03:50 GMT</LastModifiedTime></Object>"
+    )
+    body = f"<Delete>{lines}</Delete>"
+    digest = base64.b64encode(hashlib.md5(body.encode()).digest()).decode()
+
+    answer = await delete(gateway, body, {"content-md5": digest, "x-amz-bypass-governance-retention": "true"})
+
+    text = answer.body.decode()
+    assert (
+        "<Deleted><Key>k</Key><DeleteMarker>true</DeleteMarker>"
+        "<DeleteMarkerVersionId>m2</DeleteMarkerVersionId></Deleted>"
+        "<Deleted><Key>k</Key><VersionId>v1</VersionId></Deleted>"
+        "<Deleted><Key>k</Key><VersionId>m1</VersionId><DeleteMarker>true</DeleteMarker>"
+        "<DeleteMarkerVersionId>m1</DeleteMarkerVersionId></Deleted>"
+    ) in text
+    assert "<Error><Key>k</Key><VersionId>v0</VersionId><Code>PreconditionFailed</Code>" in text
+    bypass = ("x-amz-bypass-governance-retention", "true")
+    assert [headers for _, headers in gateway.store.deletes] == [
+        (bypass,),
+        (bypass,),
+        (bypass,),
+        (
+            ("if-match", '"e"'),
+            ("x-amz-if-match-last-modified-time", "Mon, 30 Nov 2026 01:03:50 GMT"),
+            ("x-amz-if-match-size", "3"),
+            bypass,
+        ),
+    ]
 
 
 @pytest.mark.parametrize(

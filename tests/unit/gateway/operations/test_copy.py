@@ -7,21 +7,10 @@ import pytest
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # ships no types
 from msgspec.structs import replace
 
-from gateway.operations.copy import read_source
-from gateway.s3.errors import S3Error
 from storage.errors import ObjectChangedError
 from storage.publish import View
 from storage.types import PUT_BYTES_MAX, ObjectName
 from tests.fakes.gateway import RunningGateway, in_thread
-
-
-def test_a_version_of_the_source_is_refused_clearly() -> None:
-    """What cannot be copied yet is no copy of something else; `null` is the version of an unversioned bucket."""
-    with pytest.raises(S3Error) as raised:
-        read_source("bucket/k?versionId=3")
-
-    assert raised.value.code == "NotImplemented"
-    assert read_source("bucket/k?versionId=null") == ObjectName("bucket", "k")
 
 
 async def test_the_copy_has_the_bytes_when_the_source_exists(gateway: RunningGateway) -> None:

@@ -6,9 +6,16 @@ import pytest
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # ships no types
 from msgspec.structs import replace
 
-from storage.errors import NotSupportedError, ObjectChangedError, OriginRefusedError, OriginThrottledError
+from storage.errors import (
+    NoSuchKeyError,
+    NotSupportedError,
+    ObjectChangedError,
+    OriginRefusedError,
+    OriginThrottledError,
+)
 from storage.records import ObjectState, OriginIdentity, PartSize
-from storage.types import ByteRange, CacheResult, PartSpan, WriteMode
+from storage.requests import DeleteResult
+from storage.types import ByteRange, CacheResult, ObjectName, PartSpan, WriteMode
 from tests.fakes.gateway import Answer, RunningGateway, in_thread
 
 DATA = b"0123456789"
@@ -247,16 +254,94 @@ async def test_the_origins_version_is_answered_when_it_has_one(gateway: RunningG
     assert answer.headers["x-amz-version-id"] == "v7"
 
 
+async def test_a_version_is_read_when_it_is_named(gateway: RunningGateway) -> None:
+    """Bytes, ranges, conditions and overrides are of the version that the query names, and never of another."""
+    named = ObjectName("bucket", "key", "v 1/+%")
+    gateway.store.put_version(named, DATA)
+    gateway.store.put("bucket", "key", b"newest")
+    target = "/bucket/key?versionId=v%201%2F%2B%25"
+
+    whole = await ask(gateway, "GET", target)
+    head = await ask(gateway, "HEAD", target)
+    part = await ask(gateway, "GET", f"{target}&partNumber=1&response-content-type=a%2Fb")
+    ranged = await ask(gateway, "GET", target, {"range": "bytes=1-2"})
+    unmet = await ask(gateway, "GET", target, {"if-match": '"other"'})
+    newest = await ask(gateway, "GET", "/bucket/key")
+
+    assert (whole.status, whole.body, whole.headers["x-amz-version-id"]) == (200, DATA, "v 1/+%")
+    assert (head.status, head.headers["content-length"]) == (200, str(len(DATA)))
+    assert (part.status, part.body, part.headers["content-type"]) == (206, DATA, "a/b")
+    assert (ranged.status, ranged.body) == (206, DATA[1:3])
+    assert unmet.status == 412
+    assert newest.body == b"newest"
+    assert gateway.store.read[0] == named
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
-async def test_versions_are_not_implemented_when_one_is_named(gateway: RunningGateway, method: str) -> None:
-    """The null version is the object; another is never answered with the current one."""
+@pytest.mark.parametrize("version_id", ["", "a%00b", "a%0Ab", "v" * 1025])
+async def test_a_version_id_is_refused_when_none_can_be_so(
+    gateway: RunningGateway, method: str, version_id: str
+) -> None:
+    """What is no id names nothing, and above all not the newest version."""
     gateway.store.put("bucket", "key", DATA)
 
-    other = await ask(gateway, method, "/bucket/key?versionId=abc")
-    null = await ask(gateway, method, "/bucket/key?versionId=null")
+    answer = await ask(gateway, method, f"/bucket/key?versionId={version_id}")
 
-    assert other.status == 501
-    assert null.status in {200, 204}
+    assert answer.status == 400
+    if method != "HEAD":
+        assert b"<Code>InvalidArgument</Code>" in answer.body
+    assert gateway.store.data("bucket", "key") == DATA
+    assert not gateway.store.read
+
+
+async def test_a_version_is_not_found_when_there_is_none(gateway: RunningGateway) -> None:
+    """The code says that it is the version that is missing."""
+    gateway.store.put("bucket", "key", DATA)
+
+    answer = await ask(gateway, "GET", "/bucket/key?versionId=abc")
+
+    assert (answer.status, b"<Code>NoSuchVersion</Code>" in answer.body) == (404, True)
+
+
+async def test_a_delete_marker_is_told_when_it_is_met(gateway: RunningGateway) -> None:
+    """404 for the key under it, 405 for the marker itself, each with what the origin says of it."""
+    gateway.store.put("bucket", "key", DATA)
+    told = (("x-amz-delete-marker", "true"), ("x-amz-version-id", "m1"))
+    hidden, marker = NoSuchKeyError("k"), OriginRefusedError("no", status=405, code="MethodNotAllowed")
+    hidden.told, marker.told = told, (*told, ("last-modified", "Mon, 30 Nov 2026 01:03:50 GMT"))
+
+    gateway.store.fail["open_object"] = hidden
+    newest = await ask(gateway, "GET", "/bucket/key")
+    gateway.store.fail["open_object"] = hidden
+    newest_head = await ask(gateway, "HEAD", "/bucket/key")
+    gateway.store.fail["open_object"] = marker
+    itself = await ask(gateway, "GET", "/bucket/key?versionId=m1")
+
+    assert (newest.status, newest_head.status, itself.status) == (404, 404, 405)
+    assert b"<Code>NoSuchKey</Code>" in newest.body
+    assert b"<Code>MethodNotAllowed</Code>" in itself.body
+    for answer in (newest, newest_head, itself):
+        assert answer.headers["x-amz-delete-marker"] == "true"
+        assert answer.headers["x-amz-version-id"] == "m1"
+    assert (itself.headers["allow"], itself.headers["last-modified"][:3]) == ("DELETE", "Mon")
+
+
+async def test_a_delete_says_what_the_origin_made_of_it(gateway: RunningGateway) -> None:
+    """A delete marker's id, or the id of the version that is gone, stands in the answer's headers."""
+    name = ObjectName("bucket", "key")
+    marker = (("x-amz-delete-marker", "true"), ("x-amz-version-id", "m1"))
+    gateway.store.delete_results = {
+        name: DeleteResult("key", version_id="m1", headers=marker),
+        name.at_version("v1"): DeleteResult("key", version_id="v1", headers=(("x-amz-version-id", "v1"),)),
+    }
+
+    hidden = await ask(gateway, "DELETE", "/bucket/key")
+    gone = await ask(gateway, "DELETE", "/bucket/key?versionId=v1", {"if-match": '"e"'})
+
+    assert (hidden.status, hidden.headers["x-amz-delete-marker"]) == (204, "true")
+    assert hidden.headers["x-amz-version-id"] == "m1"
+    assert (gone.status, gone.headers["x-amz-version-id"]) == (204, "v1")
+    assert gateway.store.deletes == [(name, ()), (name.at_version("v1"), (("if-match", '"e"'),))]
 
 
 async def test_a_read_starts_over_when_the_object_changes_before_its_first_byte(

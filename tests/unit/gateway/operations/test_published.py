@@ -24,7 +24,9 @@ def show(gateway: RunningGateway, generation: int = 7) -> None:
     """Have the target show an object of its source, and hide what lies under its own name."""
     gateway.store.put("bucket", "live/key", b"hidden")
     gateway.store.put("bucket", "staging/v7/key", b"0123456789")
-    gateway.store.views[NAME] = View(ObjectName("bucket", "staging/v7/key"), generation)
+    source = ObjectName("bucket", "staging/v7/key")
+    gateway.store.put_version(source.at_version("v1"), b"0123456789")
+    gateway.store.views[NAME] = View(source, generation)
     gateway.store.views[ObjectName("bucket", "live/none")] = View(
         ObjectName("bucket", "staging/v7/none"), generation
     )
@@ -51,7 +53,8 @@ async def ask(gateway: RunningGateway, method: str, target: str, **headers: str)
         ("GET", "/bucket/live/key", {"if_match": '"other"'}, 412, None),
         ("GET", "/bucket/live/key", {"range": "bytes=90-"}, 416, None),
         ("GET", "/bucket/live/key?partNumber=9", {}, 416, None),
-        ("GET", "/bucket/live/key?versionId=abc", {}, 501, None),
+        ("GET", "/bucket/live/key?versionId=v1", {}, 200, b"0123456789"),
+        ("GET", "/bucket/live/key?versionId=abc", {}, 404, None),
     ],
 )
 async def test_every_answer_says_its_generation_when_a_target_is_read(

@@ -37,6 +37,7 @@ def test_every_class_is_in_the_table() -> None:
         (errors.NoSuchBucketError, 404, "NoSuchBucket"),
         (errors.NoSuchKeyError, 404, "NoSuchKey"),
         (errors.NoSuchUploadError, 404, "NoSuchUpload"),
+        (errors.NoSuchVersionError, 404, "NoSuchVersion"),
         (errors.InvalidPartError, 400, "InvalidPart"),
         (errors.InvalidPartOrderError, 400, "InvalidPartOrder"),
         (errors.PartTooSmallError, 400, "EntityTooSmall"),

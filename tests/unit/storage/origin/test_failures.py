@@ -5,6 +5,7 @@ from storage.errors import (
     NoSuchBucketError,
     NoSuchKeyError,
     NoSuchUploadError,
+    NoSuchVersionError,
     OriginError,
     OriginRefusedError,
     OriginSuspendedError,
@@ -39,6 +40,7 @@ def document(code: str) -> bytes:
         (404, document("NoSuchKey"), NoSuchKeyError),
         (404, document("NoSuchBucket"), NoSuchBucketError),
         (404, document("NoSuchUpload"), NoSuchUploadError),
+        (404, document("NoSuchVersion"), NoSuchVersionError),
         (404, b"", NoSuchKeyError),
         (409, document("BucketNotEmpty"), BucketNotEmptyError),
     ],
@@ -53,6 +55,26 @@ def test_error_answer_becomes_its_exception(status: int, body: bytes, kind: type
 def test_head_of_a_missing_bucket_is_told_by_the_request() -> None:
     """A 404 without a document concerns the bucket where the request named no key."""
     assert type(failure_of(404, {}, b"", is_read=True, has_key=False)) is NoSuchBucketError
+
+
+def test_head_of_a_missing_version_is_told_by_the_request() -> None:
+    """A 404 without a document is of the version where one was named; one with a document says itself what it is of."""
+    bare = failure_of(404, {}, b"", is_read=True, has_key=True, has_version=True)
+    told = failure_of(404, {}, document("NoSuchKey"), is_read=True, has_key=True, has_version=True)
+
+    assert (type(bare), type(told)) == (NoSuchVersionError, NoSuchKeyError)
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_failure_tells_of_a_delete_marker(status: int) -> None:
+    """What the headers say of a marker goes to the client, whatever class the error is; without a marker nothing does."""
+    marker = {"x-amz-delete-marker": "true", "x-amz-version-id": "m1", "x-amz-request-id": "1"}
+
+    failure = failure_of(status, marker, b"", is_read=True, has_key=True)
+    other = failure_of(status, {"x-amz-version-id": "v1"}, b"", is_read=True, has_key=True)
+
+    assert failure.told == (("x-amz-delete-marker", "true"), ("x-amz-version-id", "m1"))
+    assert other.told == ()
 
 
 def test_failure_carries_what_was_answered() -> None:

@@ -233,7 +233,7 @@ def test_etag_quotes_come_off_and_go_on() -> None:
 
 def test_copy_source_is_encoded_once() -> None:
     """The key of a copy's source is percent-encoded, slashes kept, its version behind it."""
-    assert copy_source(ObjectName("b", "a b/ü%2F"), "v/1") == (
+    assert copy_source(ObjectName("b", "a b/ü%2F", "v/1")) == (
         "x-amz-copy-source",
         "/b/a%20b/%C3%BC%252F?versionId=v%2F1",
     )
