@@ -84,6 +84,7 @@ from storage.types import (
     PartSpan,
     RangeSpec,
 )
+from tests.fakes.scripted_body import FakeBody, Gate, Piece
 from tests.fakes.whole_content import FakeContent, taken
 
 if TYPE_CHECKING:
@@ -92,7 +93,6 @@ if TYPE_CHECKING:
 PART_BYTES_MIN = 5 * MIB
 
 HeaderPairs = tuple[tuple[str, str], ...]
-Piece = bytes | FileSpan | Exception
 
 
 @dataclass
@@ -100,38 +100,6 @@ class StoredUpload:
     record: UploadRecord
     parts: dict[int, tuple[PartRecord, bytes]] = field(default_factory=dict)
     result: PutResult | None = None
-
-
-@dataclass
-class Gate:
-    """Holds a call: `reached` once it is there, goes on when `opened` is set."""
-
-    reached: asyncio.Event = field(default_factory=asyncio.Event)
-    opened: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class FakeBody:
-    def __init__(self, pieces: list[Piece], result: CacheResult, gate: Gate | None) -> None:
-        self._pieces = pieces
-        self._gate = gate
-        self.result = result
-        self.is_closed = False
-
-    async def next_piece(self) -> bytes | FileSpan | None:
-        assert not self.is_closed
-        if self._gate is not None:
-            self._gate.reached.set()
-            await self._gate.opened.wait()
-        await asyncio.sleep(0)
-        if not self._pieces:
-            return None
-        piece = self._pieces.pop(0)
-        if isinstance(piece, Exception):
-            raise piece
-        return piece
-
-    async def close(self) -> None:
-        self.is_closed = True
 
 
 class FakeOpenObject:

@@ -20,8 +20,9 @@ from gateway.setting_values import Address
 from gateway.settings import Settings, load
 from storage.clock import SystemClock
 from storage.errors import LockedError
-from tests.fakes.engine import FakeEngine, Gate
+from tests.fakes.engine import FakeEngine
 from tests.fakes.gateway import in_thread, pause
+from tests.fakes.scripted_body import Gate
 
 
 def settings(tmp_path: Path, **changes: object) -> Settings:

@@ -9,8 +9,8 @@ import pytest
 from storage.errors import OriginRefusedError, StorageError
 from storage.requests import UploadRequest
 from storage.types import ObjectName
-from tests.fakes.engine import Gate
 from tests.fakes.gateway import RawConnection, RunningGateway, in_thread, running_gateway, until
+from tests.fakes.scripted_body import Gate
 from tests.fakes.tasks import start, turns
 from tests.fakes.whole_content import FakeContent
 

@@ -23,8 +23,9 @@ from storage.clock import SystemClock
 from storage.origin.signing import EMPTY_SHA256, SigningIdentity, sign_headers
 from storage.types import ObjectName, WriteMode
 from tests.fakes.certificate import make_certificate
-from tests.fakes.engine import FakeEngine, Gate
+from tests.fakes.engine import FakeEngine
 from tests.fakes.gateway import in_thread
+from tests.fakes.scripted_body import Gate
 
 
 class Serving:

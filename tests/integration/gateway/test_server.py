@@ -8,8 +8,9 @@ import pytest
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # ships no types
 
 from storage.errors import DiskFullError, OriginUnavailableError
-from tests.fakes.engine import FakeStore, Gate
+from tests.fakes.engine import FakeStore
 from tests.fakes.gateway import PLAIN_KEY, RunningGateway, in_thread, pause, running_gateway, until
+from tests.fakes.scripted_body import Gate
 
 
 async def test_put_and_get_when_boto3_uses_its_defaults(gateway: RunningGateway) -> None:
