@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.context import HeaderPairs, OperationContext
+from gateway.s3.documents_out import Owner
 from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
 from gateway.s3.passage import with_hoisted
 from gateway.s3.request import S3Request
@@ -116,6 +117,12 @@ def is_url_encoded(request: S3Request) -> bool:
     if encoding.lower() != "url":
         raise invalid_argument("encoding-type", encoding, "Invalid Encoding Method specified in Request")
     return True
+
+
+async def account_owner(context: OperationContext) -> Owner:
+    """Give the owner of what is written here, as documents name it."""
+    found = await context.store.owner()
+    return Owner(found.id, found.display_name)
 
 
 def end_to_end(headers: HeaderPairs) -> HeaderPairs:
