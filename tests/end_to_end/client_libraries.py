@@ -5,8 +5,8 @@ A package is imported when its client is made: not every machine has all of them
 
 import importlib
 import importlib.util
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -312,10 +312,6 @@ class TorchConnector:
 
     def __init__(self, place: Place) -> None:
         client = importlib.import_module("s3torchconnectorclient._mountpoint_s3_client")
-        os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"] = (
-            place.access_key,
-            place.secret_key,
-        )
         self._client = client.MountpointS3Client(
             region=place.region,
             user_agent_prefix="tests",
@@ -346,3 +342,12 @@ class TorchConnector:
 
     def delete(self, key: str) -> None:
         self._client.delete_object(self._bucket, key)
+
+
+@contextmanager
+def torch_connector(place: Place) -> Iterator[TorchConnector]:
+    """Give it for the length of the block, with the environment in which alone it looks for keys."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", place.access_key)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", place.secret_key)
+        yield TorchConnector(place)

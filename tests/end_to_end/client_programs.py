@@ -50,6 +50,6 @@ PROGRAMS: Final = {
         Program("obstore", "obstore", _plain(libraries.Obstore)),
         Program("polars", "polars", _plain(libraries.Polars)),
         Program("DuckDB", "duckdb", _plain(libraries.DuckDb)),
-        Program("s3torchconnector", "s3torchconnectorclient", _plain(libraries.TorchConnector)),
+        Program("s3torchconnector", "s3torchconnectorclient", libraries.torch_connector),
     )
 }
