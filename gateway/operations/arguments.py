@@ -79,17 +79,6 @@ def refuse_versions(request: S3Request) -> None:
         raise S3Error(ErrorCode.NOT_IMPLEMENTED, "Versions of objects are not implemented.")
 
 
-def refuse_customer_keys(request: S3Request) -> None:
-    """Refuse a read with a key of the customer's (SSE-C), which only the origin can check.
-
-    Raises:
-        S3Error: NotImplemented.
-    """
-    for name in request.headers.combined:
-        if name.startswith("x-amz-server-side-encryption-customer-"):
-            raise S3Error(ErrorCode.NOT_IMPLEMENTED, "Reads with customer-provided keys are not implemented.")
-
-
 def count_parameter(request: S3Request, name: str, *, default: int, most: int) -> int:
     """Read a number of the query such as `max-keys`; more than `most` means `most`.
 
