@@ -40,7 +40,7 @@ _OURS: Final[Mapping[Operation, str]] = {
     Operation.OPTIONS_OBJECT: "tests/integration/test_cross_origin.py",
     Operation.PUT_OBJECT: f"{_UNIT}/test_objects.py",
     Operation.UPLOAD_PART: f"{_UNIT}/test_multipart.py",
-    Operation.POST_OBJECT: "tests/integration/test_post_object.py",
+    Operation.POST_OBJECT: "tests/integration/gateway/test_post.py",
     Operation.UPLOAD_PART_COPY: "tests/integration/test_part_copies.py",
 }
 _RELAYED: Final = "tests/integration/test_relay.py"
