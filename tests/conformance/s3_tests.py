@@ -38,7 +38,6 @@ def main(arguments: Sequence[str]) -> int:
     """Run what the arguments ask for; give the exit status."""
     parser = suite_arguments("s3_tests", "ceph/s3-tests")
     parser.add_argument("--tests", choices=LISTS, default="core")
-    parser.add_argument("--only", action="append", default=[], metavar="TEST", help="as in expected.tsv")
     chosen = parser.parse_args(arguments)
     with running_suite_target(chosen) as (target, directory):
         results = _run(chosen, target, directory)

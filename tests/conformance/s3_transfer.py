@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
             chosen,
             f"{target.name}-s3transfer",
             plugin="s3_transfer_plugin",
-            selection=["tests/integration"],
+            selection=chosen.only or ["tests/integration"],
             AWS_ENDPOINT_URL_S3=target.endpoint,
             AWS_ACCESS_KEY_ID=target.main.access_key,
             AWS_SECRET_ACCESS_KEY=target.main.secret_key,

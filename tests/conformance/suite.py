@@ -29,6 +29,7 @@ def suite_arguments(command: str, repository: str) -> argparse.ArgumentParser:
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("--output", type=Path, default=Path.cwd(), help="a directory for the results")
     parser.add_argument("--compare", type=Path, metavar="RESULTS", help="of the bare origin")
+    parser.add_argument("--only", action="append", default=[], metavar="TEST", help="as the results name it")
     parser.add_argument("--timeout", type=int, default=60, help="seconds a test")
     parser.add_argument("--traceback", choices=("no", "short", "long"), default="no")
     return parser
