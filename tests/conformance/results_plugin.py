@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+import botocore.auth  # type: ignore[import-untyped]  # it ships no types
 import botocore.client  # type: ignore[import-untyped]  # it ships no types
 import pytest
 
@@ -21,7 +22,18 @@ _operations: set[str] = set()
 
 
 def pytest_configure() -> None:
-    """Have botocore's clients tell which operations they call."""
+    """Have botocore's clients tell which operations they call, and sign with botocore's own signers.
+
+    Those of the AWS common runtime, which botocore prefers where that is installed, refuse or overwrite the malformed headers of
+    ceph/s3-tests, and cannot read the files of boto/s3transfer: such tests would fail in the client.
+    """
+    python_signers = {
+        "v4": botocore.auth.SigV4Auth,
+        "v4-query": botocore.auth.SigV4QueryAuth,
+        "s3v4": botocore.auth.S3SigV4Auth,
+        "s3v4-query": botocore.auth.S3SigV4QueryAuth,
+    }
+    botocore.auth.AUTH_TYPE_MAPS.update(python_signers)
     call = botocore.client.BaseClient._make_api_call
 
     def telling_call(client: Any, operation: str, *arguments: Any, **named: Any) -> Any:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import boto3  # type: ignore[import-untyped]  # it ships no types
-import botocore.auth  # type: ignore[import-untyped]  # it ships no types
 import s3tests.functional as suite  # type: ignore[import-not-found]  # in the clone
 from botocore.client import Config  # type: ignore[import-untyped]  # it ships no types
 from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]  # it ships no types
@@ -23,17 +22,7 @@ _stuck: set[str] = set()
 
 
 def pytest_configure() -> None:
-    """Replace what does not fit: the suite's clean-up, and the signers of the AWS common runtime.
-
-    Those refuse or overwrite the malformed headers that test_headers.py sends, so that its tests fail in the client.
-    """
-    python_signers = {
-        "v4": botocore.auth.SigV4Auth,
-        "v4-query": botocore.auth.SigV4QueryAuth,
-        "s3v4": botocore.auth.S3SigV4Auth,
-        "s3v4-query": botocore.auth.S3SigV4QueryAuth,
-    }
-    botocore.auth.AUTH_TYPE_MAPS.update(python_signers)
+    """Replace the suite's clean-up."""
     suite.setup = lambda: None
     suite.teardown = _remove_buckets
 
