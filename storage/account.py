@@ -4,10 +4,11 @@ ListBuckets is the one answer of S3 that says it of nobody but the asker (AWS AP
 wanted, and not again but after a refusal: many keys may not list buckets.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from storage.errors import OriginError
+from storage.origin.control import BucketsOwner
 from storage.requests import Owner
 
 ASKED_AGAIN_S: Final = 600.0
@@ -17,11 +18,19 @@ UNKNOWN: Final = Owner("forebay", "forebay")
 """Who is named as an owner where the origin does not say."""
 
 
+class OwnerSource(Protocol):
+    """Who asks: `origin.control.ControlLane`."""
+
+    async def owner(self) -> BucketsOwner:
+        """Say whose the buckets are."""
+        ...
+
+
 class Account:
     """Knows the owner of what is written with one set of credentials."""
 
-    def __init__(self, ask: Callable[[], Awaitable[Owner]], wall_s: Callable[[], float]) -> None:
-        self._ask = ask
+    def __init__(self, source: OwnerSource, wall_s: Callable[[], float]) -> None:
+        self._source = source
         self._wall_s = wall_s
         self._owner: Owner | None = None
         self._failed_at_s: float | None = None
@@ -33,11 +42,11 @@ class Account:
         if self._failed_at_s is not None and self._wall_s() - self._failed_at_s < ASKED_AGAIN_S:
             return UNKNOWN
         try:
-            found = await self._ask()
+            found = await self._source.owner()
         except OriginError:
-            found = Owner("")
-        if not found.id:
+            found = BucketsOwner("", "")
+        if not found.account_id:
             self._failed_at_s = self._wall_s()
             return UNKNOWN
-        self._owner = found
-        return found
+        self._owner = Owner(found.account_id, found.display_name)
+        return self._owner

@@ -26,7 +26,6 @@ from storage.requests import (
     CompletedPart,
     Content,
     OriginReply,
-    Owner,
     PartsPage,
     PutResult,
     UploadRequest,
@@ -61,7 +60,7 @@ class Passing:
 
     def __init__(self, parts: PassingParts) -> None:
         self._parts = parts
-        self.account: Final = Account(self._ask_owner, parts.wall_s)
+        self.account: Final = Account(parts.control, parts.wall_s)
         """Who owns what is written here."""
 
     def signed_by(self, origin: OriginClient, control: ControlLane) -> "Passing":
@@ -75,10 +74,6 @@ class Passing:
         """Give the origin's buckets, by name."""
         buckets = await self._parts.control.list_buckets()
         return tuple(sorted((BucketEntry(b.name, b.created_at_s) for b in buckets), key=lambda b: b.name))
-
-    async def _ask_owner(self) -> Owner:
-        found = await self._parts.control.owner()
-        return Owner(found.account_id, found.display_name)
 
     async def create_bucket(self, bucket: str, *, region: str, headers: Headers) -> OriginReply:
         """Make a bucket, with the client's own headers (ACL, object lock) handed on."""

@@ -56,7 +56,7 @@ class BucketEntry(msgspec.Struct, frozen=True):
     region: str = ""
 
 
-class Owner(msgspec.Struct, frozen=True):
+class BucketsOwner(msgspec.Struct, frozen=True):
     """Whom ListBuckets names as the owner of what it lists; empty where the origin says nothing."""
 
     account_id: str
@@ -203,10 +203,10 @@ class ControlLane:
             for bucket in answer.buckets
         )
 
-    async def owner(self) -> Owner:
+    async def owner(self) -> BucketsOwner:
         """Say whose the buckets are."""
         found = (await self._ask(_Buckets, "", lambda s3: s3.list_buckets())).owner
-        return Owner(found.account_id or "", found.display_name or "")
+        return BucketsOwner(found.account_id or "", found.display_name or "")
 
     async def create_bucket(self, bucket: str, region: str = "") -> None:
         """Make a bucket in a region, the settings' by default."""

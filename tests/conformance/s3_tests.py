@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = suite_arguments("s3_tests", "ceph/s3-tests")
     parser.add_argument("--tests", choices=LISTS, default="core")
     chosen = parser.parse_args(arguments)
+    chosen.own_keys = chosen.own_keys or chosen.tests == "all"
     with running_suite_target(chosen) as (target, directory):
         results = _run(chosen, target, directory)
     return judge(chosen, target.name, results, HERE / "expected.tsv")

@@ -27,6 +27,9 @@ def suite_arguments(command: str, repository: str) -> argparse.ArgumentParser:
     parser.add_argument("--origin", choices=ORIGINS, default="seaweed")
     parser.add_argument("--bare", action="store_true", help="the origin alone, without the gateway")
     parser.add_argument("--tls", action="store_true")
+    parser.add_argument(
+        "--own-keys", action="store_true", help="the first user's key has its own authority, too"
+    )
     parser.add_argument("--output", type=Path, default=Path.cwd(), help="a directory for the results")
     parser.add_argument("--compare", type=Path, metavar="RESULTS", help="of the bare origin")
     parser.add_argument("--only", action="append", default=[], metavar="TEST", help="as the results name it")
@@ -40,7 +43,14 @@ def running_suite_target(chosen: argparse.Namespace) -> Iterator[tuple[Target, P
     """Run the target that the arguments name, and give it with a directory that goes with it."""
     with tempfile.TemporaryDirectory(prefix="conformance-") as name:
         directory = Path(name)
-        with running_target(chosen.origin, directory, is_bare=chosen.bare, is_tls=chosen.tls) as target:
+        target_run = running_target(
+            chosen.origin,
+            directory,
+            is_bare=chosen.bare,
+            is_tls=chosen.tls,
+            has_own_keys=chosen.own_keys,
+        )
+        with target_run as target:
             yield target, directory
 
 

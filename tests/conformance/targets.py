@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.conformance.gateway_keys import keys_config
 from tests.end_to_end.origins import (
     ALT_ACCOUNT,
     MAIN_ACCOUNT,
@@ -59,8 +58,14 @@ def target_name(origin: str, *, is_bare: bool, is_tls: bool) -> str:
 
 
 @contextmanager
-def running_target(origin: str, directory: Path, *, is_bare: bool, is_tls: bool) -> Iterator[Target]:
-    """Run an origin of ORIGINS, and unless `is_bare` the gateway in front of it, with what they keep in a directory."""
+def running_target(
+    origin: str, directory: Path, *, is_bare: bool, is_tls: bool, has_own_keys: bool
+) -> Iterator[Target]:
+    """Run an origin of ORIGINS, and unless `is_bare` the gateway in front of it, with what they keep in a directory.
+
+    The second user's key carries its own origin credentials, the first one's does with `has_own_keys`; else it shares the gateway's,
+    which are the same account's.
+    """
     name = target_name(origin, is_bare=is_bare, is_tls=is_tls)
     certificate = make_certificate(directory) if is_tls else None
     with _running_origin(origin, directory, certificate if is_bare else None) as running:
@@ -73,13 +78,20 @@ def running_target(origin: str, directory: Path, *, is_bare: bool, is_tls: bool)
             User("suitealt", "suitealtsecret", ALT_ACCOUNT),
         )
         config = directory / "forebay.toml"
-        config.write_text(
-            keys_config([(user.access_key, user.secret_key, user.account) for user in (main, alt)])
-        )
+        config.write_text(_key_table(main, is_own=has_own_keys) + _key_table(alt, is_own=True))
         tls = {} if certificate is None else {"tls_cert": str(certificate[0]), "tls_key": str(certificate[1])}
         flags = ("--config", str(config))
         with gateway(running.endpoint, directory / "cache", *flags, **tls) as through:
             yield Target(name, through.endpoint, main, alt, None if certificate is None else certificate[0])
+
+
+def _key_table(user: User, *, is_own: bool) -> str:
+    """Write the settings of a gateway key."""
+    rows = {"access_key": user.access_key, "secret_key": user.secret_key}
+    if is_own:
+        rows["origin_access_key"] = user.account.access_key
+        rows["origin_secret_key"] = user.account.secret_key
+    return "[[keys]]\n" + "".join(f'{name} = "{value}"\n' for name, value in rows.items()) + "\n"
 
 
 def _own_user(account: Account) -> User:
