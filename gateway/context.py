@@ -11,7 +11,6 @@ from typing import Final, Protocol
 import msgspec
 
 from gateway.grants import EVERYTHING, Access
-from gateway.s3.documents_out import Owner
 from gateway.s3.request import S3Request
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.clock import Clock
@@ -28,6 +27,7 @@ from storage.requests import (
     DeleteResult,
     OpenObject,
     OriginReply,
+    Owner,
     PartsPage,
     PendingPage,
     PublishReport,
@@ -44,8 +44,6 @@ from storage.types import Checksum, ObjectName, PartSpan, RangeSpec
 
 HeaderPairs = tuple[tuple[str, str], ...]
 
-OWNER: Final = Owner("forebay", "forebay")
-"""The owner that listings show: the gateway knows access keys, not AWS accounts."""
 
 XML_TYPE: Final = ("content-type", "application/xml")
 
@@ -165,6 +163,10 @@ class ObjectStore(Protocol):
 
     async def list_buckets(self) -> tuple[BucketEntry, ...]:
         """Give the origin's buckets."""
+        ...
+
+    async def owner(self) -> Owner:
+        """Say whose what is written here is at the origin; some name where the origin does not say."""
         ...
 
     async def create_bucket(self, bucket: str, *, region: str, headers: HeaderPairs = ()) -> OriginReply:

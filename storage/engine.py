@@ -53,6 +53,7 @@ from storage.requests import (
     DeleteLine,
     DeleteResult,
     OriginReply,
+    Owner,
     PartsPage,
     PendingPage,
     PublishReport,
@@ -437,6 +438,10 @@ class Engine:
     async def list_buckets(self) -> tuple[BucketEntry, ...]:
         """Give the origin's buckets."""
         return await self._check_open().passing.list_buckets()
+
+    async def owner(self) -> Owner:
+        """Say whose what is written here is at the origin."""
+        return await self._check_open().passing.account.owner()
 
     async def create_bucket(self, bucket: str, *, region: str, headers: Headers = ()) -> OriginReply:
         """Make a bucket at the origin."""

@@ -55,7 +55,7 @@ _TYPES: Final = frozenset(ChecksumType)
 class PageSource(Protocol):
     """Who gives the origin's pages: `origin.client.OriginClient`."""
 
-    async def list_objects_v2(
+    async def list_objects_v2(  # noqa: PLR0913  # S3's own parameters
         self,
         bucket: str,
         prefix: str = "",
@@ -64,6 +64,7 @@ class PageSource(Protocol):
         start_after: str = "",
         token: str = "",
         max_keys: int = 1000,
+        with_owner: bool = False,
     ) -> ListPage:
         """Give one page; `token` is the page before's and takes the place of `start_after`."""
         ...
@@ -110,7 +111,7 @@ class Lister:
                 case NeedOverlay():
                     merger.feed_overlay(await self._overlay_chunk(step))
                 case NeedOriginPage():
-                    merger.feed_origin(await self._origin_page(step))
+                    merger.feed_origin(await self._origin_page(step, with_owner=query.with_owner))
                 case _:
                     assert_never(step)
         raise OriginUnavailableError("the origin's listing does not end", status=0, code="BadAnswer")
@@ -136,7 +137,8 @@ class Lister:
         page = await self._origin_page(
             NeedOriginPage(
                 query.bucket, query.prefix, query.delimiter, start_after(query.after), query.max_keys
-            )
+            ),
+            with_owner=query.with_owner,
         )
         if page.is_truncated and not page.entries and not page.prefixes:
             return None
@@ -161,7 +163,7 @@ class Lister:
         )
         return OverlayChunk(entries, is_last=len(rows) < need.limit)
 
-    async def _origin_page(self, need: NeedOriginPage) -> OriginPage:
+    async def _origin_page(self, need: NeedOriginPage, *, with_owner: bool) -> OriginPage:
         page = await self._origin.list_objects_v2(
             need.bucket,
             need.prefix,
@@ -169,6 +171,7 @@ class Lister:
             start_after=need.start_after,
             max_keys=need.max_keys,
             token=need.token,
+            with_owner=with_owner,
         )
         return OriginPage(
             tuple(self._as_known(need.bucket, _entry(listed)) for listed in page.objects),
@@ -201,4 +204,6 @@ def _entry(listed: ListedObject) -> ListEntry:
             ChecksumAlgorithm(a) for a in listed.checksum_algorithms if a in _ALGORITHMS
         ),
         checksum_type=ChecksumType(listed.checksum_type) if listed.checksum_type in _TYPES else None,
+        owner_id=listed.owner_id,
+        owner_display_name=listed.owner_display_name,
     )

@@ -61,6 +61,7 @@ class ListQuery(msgspec.Struct, frozen=True):
         after: From a token; of a client's marker or start-after by `position_of_marker`.
         max_keys: Keys and common prefixes together, 0 to PAGE_KEYS_MAX.
         generation: That of the published target in which `after` lies, as the page before said; None begins anew.
+        with_owner: Whether the origin is to say whose its objects are.
     """
 
     bucket: str
@@ -69,6 +70,7 @@ class ListQuery(msgspec.Struct, frozen=True):
     after: Position = Position()
     max_keys: int = PAGE_KEYS_MAX
     generation: int | None = None
+    with_owner: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_keys <= PAGE_KEYS_MAX:
@@ -83,7 +85,7 @@ class ListQuery(msgspec.Struct, frozen=True):
 
 
 class ListEntry(msgspec.Struct, frozen=True, gc=False):
-    """One key of a listing. The ETag is without quotes; the owner is empty where it was not asked for."""
+    """One key of a listing. The ETag is without quotes; the owner is empty where it was not asked for, or is not at the origin yet."""
 
     key: str
     size: int

@@ -20,6 +20,7 @@ from typing import Final, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from storage.account import Account
 from storage.assembly import Components
 from storage.authority import Authority, ReadPermits
 from storage.clock import Clock
@@ -53,6 +54,7 @@ from storage.requests import (
     DeleteLine,
     DeleteResult,
     OriginReply,
+    Owner,
     PartsPage,
     PutRequest,
     PutResult,
@@ -145,6 +147,7 @@ class OwnStore:
         self._authority = authority
         self._parts = parts
         self._permits: Final = ReadPermits(parts.origin, parts.clock.monotonic_s, authority.believed_s)
+        self._account: Final = Account(parts.control, parts.clock.wall_s)
         self.stats = parts.stats
         self.instance_id = parts.instance_id
 
@@ -305,6 +308,10 @@ class OwnStore:
     async def list_buckets(self) -> tuple[BucketEntry, ...]:
         """Give the buckets that the origin lists for this authority."""
         return await self._passing(self._parts.components()).list_buckets()
+
+    async def owner(self) -> Owner:
+        """Say whose what this authority writes is at the origin."""
+        return await self._account.owner()
 
     async def create_bucket(self, bucket: str, *, region: str, headers: Headers = ()) -> OriginReply:
         """Make a bucket at the origin."""

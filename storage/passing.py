@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from xml.sax.saxutils import escape
 
+from storage.account import Account
 from storage.conditional_writes import ConditionalWrites
 from storage.errors import BucketNotEmptyError, NoSuchKeyError, NoSuchUploadError, OriginRefusedError
 from storage.facts_table import FactsTable
@@ -59,6 +60,8 @@ class Passing:
 
     def __init__(self, parts: PassingParts) -> None:
         self._parts = parts
+        self.account: Final = Account(parts.control, parts.wall_s)
+        """Who owns what is written here."""
 
     def signed_by(self, origin: OriginClient, control: ControlLane) -> "Passing":
         """Pass on as another authority."""

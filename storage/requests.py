@@ -188,6 +188,13 @@ class UploadsPage(msgspec.Struct, frozen=True):
     next_upload_id_marker: str = ""
 
 
+class Owner(msgspec.Struct, frozen=True, gc=False):
+    """An account as S3 names owners; the name is "" where the origin has none to tell, as AWS since 2025."""
+
+    id: str
+    display_name: str = ""
+
+
 class BucketEntry(msgspec.Struct, frozen=True):
     """One line of ListBuckets."""
 

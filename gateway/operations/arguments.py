@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.context import HeaderPairs, OperationContext
+from gateway.s3.documents_out import Owner
 from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
 from gateway.s3.passage import with_hoisted
 from gateway.s3.request import S3Request
@@ -77,17 +78,6 @@ def durability(headers: Mapping[str, str]) -> WriteMode | None:
     return mode
 
 
-def refuse_customer_keys(request: S3Request) -> None:
-    """Refuse a read with a key of the customer's (SSE-C), which only the origin can check.
-
-    Raises:
-        S3Error: NotImplemented.
-    """
-    for name in request.headers.combined:
-        if name.startswith("x-amz-server-side-encryption-customer-"):
-            raise S3Error(ErrorCode.NOT_IMPLEMENTED, "Reads with customer-provided keys are not implemented.")
-
-
 def count_parameter(request: S3Request, name: str, *, default: int, most: int) -> int:
     """Read a number of the query such as `max-keys`; more than `most` means `most`.
 
@@ -115,6 +105,12 @@ def is_url_encoded(request: S3Request) -> bool:
     if encoding.lower() != "url":
         raise invalid_argument("encoding-type", encoding, "Invalid Encoding Method specified in Request")
     return True
+
+
+async def account_owner(context: OperationContext) -> Owner:
+    """Give the owner of what is written here, as documents name it."""
+    found = await context.store.owner()
+    return Owner(found.id, found.display_name)
 
 
 def end_to_end(headers: HeaderPairs) -> HeaderPairs:

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from gateway.context import OWNER, OperationContext, S3Response, empty_response, xml_response
-from gateway.operations.arguments import count_parameter, end_to_end
+from gateway.context import OperationContext, S3Response, empty_response, xml_response
+from gateway.operations.arguments import account_owner, count_parameter, end_to_end
 from gateway.s3 import documents_out, tokens
 from gateway.s3.documents_in import DOCUMENT_BYTES_MAX, parse_bucket_configuration
 from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
@@ -32,7 +32,7 @@ async def list_buckets(context: OperationContext, request: S3Request) -> S3Respo
         tokens.encode(tokens.Position(tokens.PositionKind.KEY, page[-1].name)) if len(found) > most else ""
     )
     document = documents_out.list_buckets(
-        OWNER,
+        await account_owner(context),
         [documents_out.BucketEntry(bucket.name, bucket.created_at_s) for bucket in page],
         prefix=prefix,
         continuation_token=following,

@@ -2,9 +2,10 @@
 
 from functools import partial
 
-from gateway.context import OWNER, OperationContext, S3Response, xml_response
-from gateway.operations.arguments import count_parameter, is_url_encoded, name_generation
+from gateway.context import OperationContext, S3Response, xml_response
+from gateway.operations.arguments import account_owner, count_parameter, is_url_encoded, name_generation
 from gateway.s3 import documents_out, tokens
+from gateway.s3.documents_out import Owner
 from gateway.s3.errors import ErrorCode, S3Error
 from gateway.s3.request import S3Request
 from storage.listing import PAGE_KEYS_MAX, ListEntry, ListQuery, ListResult, Position, position_of_marker
@@ -22,15 +23,16 @@ async def list_objects_v2(context: OperationContext, request: S3Request) -> S3Re
         after, generation = _position(tokens.decode(token), default=0)
     else:
         after, generation = position_of_marker(start_after, prefix, delimiter), None
-    page = await _page(context, wanted := _query(request, after, generation))
     with_owner = query.get("fetch-owner") == "true"
+    page = await _page(context, wanted := _query(request, after, generation, with_owner=with_owner))
+    owner = await _own(context, page) if with_owner else None
     document = documents_out.list_objects_v2(
         documents_out.ObjectsPageV2(
             bucket=request.bucket,
             prefix=prefix,
             delimiter=delimiter,
             max_keys=wanted.max_keys,
-            entries=tuple(_entry(entry, with_owner=with_owner) for entry in page.entries),
+            entries=tuple(_entry(entry, owner) for entry in page.entries),
             common_prefixes=page.prefixes,
             start_after=start_after,
             continuation_token=token or "",
@@ -53,7 +55,8 @@ async def list_objects(context: OperationContext, request: S3Request) -> S3Respo
         after, generation = position_of_marker(marker, prefix, delimiter), None
     else:
         after, generation = _position(token, default=None)
-    page = await _page(context, wanted := _query(request, after, generation))
+    page = await _page(context, wanted := _query(request, after, generation, with_owner=True))
+    owner = await _own(context, page)
     document = documents_out.list_objects(
         documents_out.ObjectsPage(
             bucket=request.bucket,
@@ -62,7 +65,7 @@ async def list_objects(context: OperationContext, request: S3Request) -> S3Respo
             marker=marker,
             max_keys=wanted.max_keys,
             is_truncated=page.is_truncated,
-            entries=tuple(_entry(entry, with_owner=True) for entry in page.entries),
+            entries=tuple(_entry(entry, owner) for entry in page.entries),
             common_prefixes=page.prefixes,
             next_marker=_token(page) if page.generation is not None else page.next_marker(wanted) or "",
             is_url_encoded=is_url_encoded(request),
@@ -75,7 +78,14 @@ async def _page(context: OperationContext, wanted: ListQuery) -> ListResult:
     return await context.store.list_objects(wanted, partial(name_generation, context))
 
 
-def _query(request: S3Request, after: Position, generation: int | None) -> ListQuery:
+async def _own(context: OperationContext, page: ListResult) -> Owner:
+    """Give the owner of entries that are not at the origin yet; it is asked only where there are any."""
+    if all(entry.owner_id for entry in page.entries):
+        return Owner("")
+    return await account_owner(context)
+
+
+def _query(request: S3Request, after: Position, generation: int | None, *, with_owner: bool) -> ListQuery:
     return ListQuery(
         bucket=request.bucket,
         prefix=request.query.get("prefix") or "",
@@ -83,6 +93,7 @@ def _query(request: S3Request, after: Position, generation: int | None) -> ListQ
         after=after,
         max_keys=count_parameter(request, "max-keys", default=PAGE_KEYS_MAX, most=PAGE_KEYS_MAX),
         generation=generation,
+        with_owner=with_owner,
     )
 
 
@@ -109,7 +120,8 @@ def _token(page: ListResult) -> str:
     return tokens.encode(tokens.Position(kind, at.name, page.generation))
 
 
-def _entry(entry: ListEntry, *, with_owner: bool) -> documents_out.ObjectEntry:
+def _entry(entry: ListEntry, owner: Owner | None) -> documents_out.ObjectEntry:
+    """Write an entry; `owner` is that of one that has none of its own, None where nobody asked."""
     return documents_out.ObjectEntry(
         key=entry.key,
         size=entry.size,
@@ -118,9 +130,11 @@ def _entry(entry: ListEntry, *, with_owner: bool) -> documents_out.ObjectEntry:
         storage_class=entry.storage_class,
         checksum_algorithms=entry.checksum_algorithms,
         checksum_type=entry.checksum_type or "",
-        owner=_owner(entry) if with_owner else None,
+        owner=None if owner is None else _owner(entry, owner),
     )
 
 
-def _owner(entry: ListEntry) -> documents_out.Owner:
-    return documents_out.Owner(entry.owner_id, entry.owner_display_name) if entry.owner_id else OWNER
+def _owner(entry: ListEntry, other: Owner) -> Owner:
+    if entry.owner_id:
+        return Owner(entry.owner_id, entry.owner_display_name)
+    return other

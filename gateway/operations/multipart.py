@@ -2,8 +2,9 @@
 
 from typing import Final
 
-from gateway.context import OWNER, OperationContext, S3Response, empty_response, xml_response
+from gateway.context import OperationContext, S3Response, empty_response, xml_response
 from gateway.operations.arguments import (
+    account_owner,
     count_parameter,
     durability,
     end_to_end,
@@ -122,9 +123,10 @@ async def list_parts(context: OperationContext, request: S3Request) -> S3Respons
     page = await context.store.list_parts(
         object_name(request), _upload_id(request), part_marker=marker, max_parts=most
     )
+    owner = await account_owner(context)
     document = documents_out.list_parts(
         documents_out.PartsPage(
-            upload=_upload_entry(page.upload),
+            upload=_upload_entry(page.upload, owner),
             bucket=request.bucket,
             part_number_marker=marker,
             max_parts=most,
@@ -154,6 +156,7 @@ async def list_uploads(context: OperationContext, request: S3Request) -> S3Respo
         upload_id_marker=id_marker if key_marker else "",
         max_uploads=most,
     )
+    owner = await account_owner(context)
     document = documents_out.list_uploads(
         documents_out.UploadsPage(
             bucket=request.bucket,
@@ -163,7 +166,7 @@ async def list_uploads(context: OperationContext, request: S3Request) -> S3Respo
             upload_id_marker=id_marker,
             max_uploads=most,
             is_truncated=page.is_truncated,
-            entries=tuple(_upload_entry(upload) for upload in page.uploads),
+            entries=tuple(_upload_entry(upload, owner) for upload in page.uploads),
             common_prefixes=page.prefixes,
             next_key_marker=page.next_key_marker,
             next_upload_id_marker=page.next_upload_id_marker,
@@ -185,7 +188,7 @@ def _object_size(text: str | None) -> int | None:
     return int(text)
 
 
-def _upload_entry(upload: UploadRecord) -> documents_out.UploadEntry:
+def _upload_entry(upload: UploadRecord, owner: documents_out.Owner) -> documents_out.UploadEntry:
     return documents_out.UploadEntry(
         key=upload.key,
         upload_id=upload.upload_id,
@@ -193,5 +196,5 @@ def _upload_entry(upload: UploadRecord) -> documents_out.UploadEntry:
         storage_class=dict(upload.headers).get(STORAGE_CLASS, "STANDARD"),
         checksum_algorithm=upload.checksum_algorithm,
         checksum_type=upload.checksum_type,
-        owner=OWNER,
+        owner=owner,
     )

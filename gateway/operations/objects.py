@@ -14,7 +14,6 @@ from gateway.operations.arguments import (
     end_to_end,
     object_name,
     quoted,
-    refuse_customer_keys,
     version_name,
     write_headers,
 )
@@ -196,7 +195,6 @@ async def _primed(body: Body) -> PrimedBody:
 
 
 def _read_wish(context: OperationContext, request: S3Request) -> _Wish:
-    refuse_customer_keys(request)
     headers = request.headers.combined
     number = part_number(request)
     range_header = headers.get("range")

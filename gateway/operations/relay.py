@@ -8,11 +8,12 @@ body and error documents are the origin's; what is of a connection or a signatur
 from collections.abc import AsyncIterator
 from typing import Final
 
-from gateway.context import OperationContext, S3Response
+from gateway.context import OperationContext, Operator, S3Response
 from gateway.operations.arguments import end_to_end, version_name
 from gateway.operations.published import under_targets
-from gateway.s3.effects import EFFECTS, REFUSED, unknown_effect
+from gateway.s3.effects import EFFECTS, ENCRYPTED_READ, REFUSED, unknown_effect
 from gateway.s3.errors import ErrorCode, S3Error
+from gateway.s3.metadata import read_overrides
 from gateway.s3.passage import relayed_headers, relayed_query
 from gateway.s3.request import S3Request
 from gateway.s3.routes import Operation, level_of, operation_names
@@ -27,6 +28,7 @@ _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE"})
 _PLAIN: Final = frozenset({"PUT", "DELETE"})
 """The methods by which a request without a sub-resource replaces or deletes the object."""
 
+_CUSTOMER_KEY: Final = "x-amz-server-side-encryption-customer-"
 _OTHER_OBJECTS: Final = ("x-amz-copy-source", "x-amz-rename-source")
 
 
@@ -60,6 +62,27 @@ async def relay(operation: Operation, context: OperationContext, request: S3Requ
 
     reads_object = effect.is_read and bool(request.key)
     return await (under_targets(asked) if reads_object else asked)(context, request)
+
+
+def with_customer_keys(operation: Operation, operator: Operator) -> Operator:
+    """Let the origin answer a read that brings a key of the customer's (SSE-C): it alone can check the key.
+
+    What is encrypted so is never cached: it is written through without a copy, and read through here.
+    """
+
+    async def asked(context: OperationContext, request: S3Request) -> S3Response:
+        return await _asked(operation, ENCRYPTED_READ, context, request)
+
+    relayed = under_targets(asked)
+
+    async def answer(context: OperationContext, request: S3Request) -> S3Response:
+        if not any(name.startswith(_CUSTOMER_KEY) for name in request.headers.combined):
+            return await operator(context, request)
+        # Refused here, as the origin would: its request is always signed.
+        read_overrides(request.query.pairs, is_signed=context.is_signed)
+        return await relayed(context, request)
+
+    return answer
 
 
 def _effect(operation: Operation, request: S3Request) -> Effect:

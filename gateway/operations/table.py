@@ -22,9 +22,13 @@ OPERATIONS: Final[Mapping[Operation, Operator]] = MappingProxyType(
         Operation.DELETE_OBJECT: objects.delete_object,
         Operation.DELETE_OBJECTS: batch.delete_objects,
         Operation.GET_BUCKET_LOCATION: buckets.get_bucket_location,
-        Operation.GET_OBJECT: under_targets(objects.get_object),
+        Operation.GET_OBJECT: relay.with_customer_keys(
+            Operation.GET_OBJECT, under_targets(objects.get_object)
+        ),
         Operation.HEAD_BUCKET: buckets.head_bucket,
-        Operation.HEAD_OBJECT: under_targets(objects.head_object),
+        Operation.HEAD_OBJECT: relay.with_customer_keys(
+            Operation.HEAD_OBJECT, under_targets(objects.head_object)
+        ),
         Operation.LIST_BUCKETS: buckets.list_buckets,
         Operation.LIST_MULTIPART_UPLOADS: multipart.list_uploads,
         Operation.LIST_OBJECTS: listing.list_objects,

@@ -26,10 +26,10 @@ _SPECIAL: Final = re.compile('[&<>"\x00-\x08\x0b-\x1f\x7f\ufffe\uffff]')
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False):
-    """Who owns a bucket, object or upload."""
+    """Who owns a bucket, object or upload. The name is left out where it is ""."""
 
     id: str
-    display_name: str
+    display_name: str = ""
 
 
 class BucketEntry(msgspec.Struct, frozen=True, gc=False):
@@ -372,7 +372,8 @@ def _common_prefixes(prefixes: Iterable[str], *, is_url_encoded: bool) -> str:
 def _owner(element: str, owner: Owner | None) -> str:
     if owner is None:
         return ""
-    return f"<{element}><ID>{escape(owner.id)}</ID><DisplayName>{escape(owner.display_name)}</DisplayName></{element}>"
+    name = _optional("DisplayName", escape(owner.display_name))
+    return f"<{element}><ID>{escape(owner.id)}</ID>{name}</{element}>"
 
 
 def _upload_facts(upload: UploadEntry) -> str:

@@ -136,6 +136,9 @@ EFFECTS: Final[Mapping[Operation, Effect]] = MappingProxyType(
 )
 """The operations that are relayed, and what each needs and changes."""
 
+ENCRYPTED_READ: Final = _KEY_READ
+"""What GetObject and HeadObject need and change when they bring a key of the customer's (SSE-C)."""
+
 REFUSED: Final[Mapping[Operation, str]] = MappingProxyType(
     {
         Operation.CREATE_SESSION: "It hands out keys of the origin's, which the gateway could not check.",

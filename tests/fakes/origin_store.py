@@ -445,7 +445,8 @@ class OriginStore:
             if is_prefix:
                 lines.append(f"<CommonPrefixes><Prefix>{name(entry)}</Prefix></CommonPrefixes>")
             else:
-                lines.append(listed(name(entry), bucket.objects[entry]))
+                with_owner = not is_v2 or query.get("fetch-owner") == "true"
+                lines.append(listed(name(entry), bucket.objects[entry], with_owner=with_owner))
         return document("ListBucketResult", "".join(lines))
 
     def _list_versions(self, request: Received) -> Reply:
@@ -850,13 +851,14 @@ def answered(found: Stored) -> dict[str, str]:
     return headers
 
 
-def listed(name: str, found: Stored) -> str:
-    """Write one entry of a listing."""
+def listed(name: str, found: Stored, *, with_owner: bool) -> str:
+    """Write one entry of a listing; each is another account's than the one that asks."""
+    owner = "<Owner><ID>other</ID><DisplayName>another</DisplayName></Owner>" if with_owner else ""
     algorithms = "".join(f"<ChecksumAlgorithm>{a.upper()}</ChecksumAlgorithm>" for a in found.checksums)
     return (
         f"<Contents><Key>{name}</Key><LastModified>{iso(found.at_s)}</LastModified>"
         f"<ETag>&quot;{found.etag}&quot;</ETag>{algorithms}<Size>{len(found.body)}</Size>"
-        f"<StorageClass>{found.headers.get('x-amz-storage-class', 'STANDARD')}</StorageClass></Contents>"
+        f"{owner}<StorageClass>{found.headers.get('x-amz-storage-class', 'STANDARD')}</StorageClass></Contents>"
     )
 
 

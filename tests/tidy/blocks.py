@@ -18,6 +18,7 @@ from gateway.setting_rows import KEY_TABLE, POLICY_ONLY_TABLE, POLICY_PLACE_TABL
 from gateway.telemetry import METRICS
 from storage import records
 from storage.types import Checksum, Extent, Location
+from tests.tidy import compatibility
 from tests.tidy.repository import DOCS, PACKAGES, ROOT, layers, modules, promise
 
 _BLOCK: Final = re.compile(r"(<!-- made: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
@@ -123,6 +124,24 @@ def layer_lists(_old: str) -> str:
         + "".join(f"{number}. `{layer}`\n" for number, layer in enumerate(lines, start=1))
         for container, lines in layers().items()
     )
+
+
+# --- compatibility ------------------------------------------------------------------------------------------------------
+
+
+def operations_table(_old: str) -> str:
+    """Write what becomes of every operation of S3."""
+    return table(compatibility.OPERATION_HEADS, compatibility.operation_rows())
+
+
+def clients_table(_old: str) -> str:
+    """Write which client does what."""
+    return table(compatibility.CLIENT_HEADS, compatibility.client_rows())
+
+
+def expected_table(_old: str) -> str:
+    """Write which tests of ceph/s3-tests fail, and why."""
+    return table(compatibility.EXPECTED_HEADS, compatibility.expected_rows())
 
 
 # --- records -----------------------------------------------------------------------------------------------------------
@@ -256,6 +275,9 @@ MADE: Final[Mapping[str, Make]] = {
     "policies": policy_table,
     "keys": keys_table,
     "metrics": metrics_table,
+    "operations": operations_table,
+    "clients": clients_table,
+    "expected-failures": expected_table,
     "values": values_tables,
     "rows": rows_tables,
     "mutations": mutations_tables,

@@ -36,6 +36,7 @@ class Origin:
         self.after_page: Callable[[], None] = lambda: None
         self.failure: Exception | None = None
         self.asked: list[tuple[str, str, str]] = []
+        self.asked_owner = False
 
     async def list_objects_v2(
         self,
@@ -46,10 +47,12 @@ class Origin:
         start_after: str = "",
         token: str = "",
         max_keys: int = 1000,
+        with_owner: bool = False,
     ) -> ListPage:
         """Make one page as S3 does."""
         assert bucket == BUCKET
         self.asked.append((prefix, delimiter, token or start_after))
+        self.asked_owner = with_owner
         if self.failure is not None:
             raise self.failure
         self.before_page()
