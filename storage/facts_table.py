@@ -6,6 +6,9 @@ before a drop answers only those who asked then; it is not kept.
 
 While a bucket is being deleted, or made versioned, it is *closed*: whoever wants its facts waits for the end and asks anew.
 So no write is acknowledged into a bucket that is gone by then, or as what it no longer is there (`since`).
+
+A doubt of what is cached of a bucket holds from the step in which it is raised, and is never taken back: whatever else is committed
+of the bucket from then on carries it, also that the bucket is away.
 """
 
 import asyncio
@@ -61,6 +64,8 @@ class FactsTable:
         self._refreshes: dict[str, asyncio.Task[None]] = {}
         self._refresh_at_s: dict[str, float] = {}
         self._closed: dict[str, asyncio.Event] = {}
+        # Until they are committed; from then on the state knows them.
+        self._doubted_at_s: dict[str, float] = {}
 
     async def facts(self, bucket: str) -> BucketFacts:
         """Give what the origin says of a bucket.
@@ -100,6 +105,12 @@ class FactsTable:
         """The buckets that are asked for anew at their next use."""
         return frozenset(self._dropped)
 
+    def take_over(self, before: "FactsTable") -> None:
+        """Go on with what the life before did not trust, and perhaps could not commit: it is asked for anew at its next use."""
+        self._doubted_at_s |= before._doubted_at_s  # noqa: SLF001  of the same class
+        for bucket in {*before.dropped, *before._doubted_at_s}:  # noqa: SLF001
+            self.drop(bucket)
+
     def drop(self, bucket: str) -> None:
         """Ask anew at the next use: something passed through may have changed the bucket."""
         self._drops[bucket] += 1
@@ -111,24 +122,26 @@ class FactsTable:
         Durable on return. The bucket's other facts are asked for anew at their next use, after a restart too.
 
         Raises:
-            StorageError: The disk refused.
+            StorageError: The disk refused; until a restart it holds all the same.
         """
-        known = self._state.facts.get(bucket) or BucketFacts(FORMAT, bucket, exists=True, asked_at_s=0.0)
-        doubted = msgspec.structs.replace(
-            known, asked_at_s=0.0, doubted_at_s=max(until_s, known.doubted_at_s)
-        )
-        await self._commit.commit(FactsLearnt(FORMAT, doubted))
+        self._doubted_at_s[bucket] = max(until_s, self.doubted_at_s(bucket))
+        known = self._state.facts.get(bucket) or _nothing_known(bucket)
+        await self._keep(msgspec.structs.replace(known, asked_at_s=0.0))
+        known = self._state.facts.get(bucket) or known
+        if known.doubted_at_s >= self.doubted_at_s(bucket):
+            self._doubted_at_s.pop(bucket, None)
 
     def doubted_at_s(self, bucket: str) -> float:
         """Give the wall time up to which what was validated in a bucket is doubted; 0 where nothing is."""
         known = self._state.facts.get(bucket)
-        return 0.0 if known is None else known.doubted_at_s
+        return max(0.0 if known is None else known.doubted_at_s, self._doubted_at_s.get(bucket, 0.0))
 
     @asynccontextmanager
     async def closed(self, bucket: str) -> AsyncIterator["Closing"]:
         """Keep writes out of a bucket while the block deletes it; all that was committed before is known in the block.
 
-        What was known of the bucket holds again after a block that did not come to ask for the deletion.
+        What was known of the bucket holds again after a block that did not come to ask for the deletion, if nothing dropped it
+        meanwhile.
 
         Raises:
             StorageError: The disk refused; nothing has begun.
@@ -139,19 +152,18 @@ class FactsTable:
         known, closing = self._state.facts.get(bucket), Closing()
         try:
             self.drop(bucket)
+            drops = self._drops[bucket]
             # In the order of commits: what was on its way is applied on return. And a restart asks anew.
-            unknown = BucketFacts(FORMAT, bucket, exists=False, asked_at_s=0.0)
-            if known is not None and known.doubted_at_s:
-                unknown = msgspec.structs.replace(known, asked_at_s=0.0)
-            await self._commit.commit(FactsLearnt(FORMAT, unknown))
+            await self._keep(BucketFacts(FORMAT, bucket, exists=False, asked_at_s=0.0))
             yield closing
         finally:
             try:
-                if known is not None and not closing.is_asked:
+                if known is not None and not closing.is_asked and self._drops[bucket] == drops:
                     # Where the disk refuses, the origin is asked at the next use.
                     with suppress(StorageError):
-                        await self._commit.commit(FactsLearnt(FORMAT, known))
-                        self._dropped.discard(bucket)
+                        await self._keep(known)
+                        if self._drops[bucket] == drops:
+                            self._dropped.discard(bucket)
             finally:
                 self._closed.pop(bucket).set()
 
@@ -160,8 +172,7 @@ class FactsTable:
         known = self._state.facts.get(bucket)
         if known is not None and known.etag_is_md5:
             log.warning("bucket %s: the origin's ETags are not MD5; further writes go through", bucket)
-            marked = msgspec.structs.replace(known, etag_is_md5=False)
-            await self._commit.commit(FactsLearnt(FORMAT, marked))
+            await self._keep(msgspec.structs.replace(known, etag_is_md5=False))
 
     async def close(self) -> None:
         """End what is under way."""
@@ -183,10 +194,10 @@ class FactsTable:
         known = self._state.facts.get(bucket)
         if known is not None and facts.exists:
             is_md5 = facts.etag_is_md5 and known.etag_is_md5
-            facts = msgspec.structs.replace(facts, etag_is_md5=is_md5, doubted_at_s=known.doubted_at_s)
+            facts = msgspec.structs.replace(facts, etag_is_md5=is_md5)
         if facts.exists or known is not None:
             try:
-                await self._commit.commit(FactsLearnt(FORMAT, facts))
+                await self._keep(facts)
             except (DiskFullError, DiskFailedError, UnknownOutcomeError) as error:
                 # They are right all the same, for who asked: a write that goes through needs nothing of the disk.
                 log.warning("facts of bucket %s are not kept: %s", bucket, error)
@@ -194,6 +205,16 @@ class FactsTable:
         if self._drops[bucket] == drops:
             self._dropped.discard(bucket)
         return facts
+
+    async def _keep(self, facts: BucketFacts) -> None:
+        """Commit facts, with the doubt that there is of their bucket. One that is away comes back with what is cached of it."""
+        doubted_at_s = self.doubted_at_s(facts.bucket)
+        if doubted_at_s:
+            if not facts.exists:
+                known = self._state.facts.get(facts.bucket) or _nothing_known(facts.bucket)
+                facts = msgspec.structs.replace(known, asked_at_s=0.0)
+            facts = msgspec.structs.replace(facts, doubted_at_s=doubted_at_s)
+        await self._commit.commit(FactsLearnt(FORMAT, facts))
 
     def _refresh(self, bucket: str) -> None:
         """Ask in the background, one question a bucket; not soon again after a failure."""
@@ -212,3 +233,8 @@ class FactsTable:
             log.info("facts of bucket %s are not refreshed: %s", bucket, error)
         finally:
             self._refreshes.pop(bucket, None)
+
+
+def _nothing_known(bucket: str) -> BucketFacts:
+    """Make the row of a bucket that is to be asked for."""
+    return BucketFacts(FORMAT, bucket, exists=True, asked_at_s=0.0)

@@ -113,8 +113,7 @@ class Life:
 
     def take_over(self, before: "Life", *, is_draining: bool) -> None:
         """Go on where a life ended that has given up writing; `load` comes first, nothing is awaited between."""
-        for bucket in before.components.facts.dropped:
-            self.components.facts.drop(bucket)
+        self.components.facts.take_over(before.components.facts)
         self.components.flusher.take_over(before.components.flusher, is_draining=is_draining)
         self.components.origin_uploads.take_over(before.components.origin_uploads)
         self.components.publisher.take_over(before.components.publisher)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from storage.commit import Receipt
-from storage.errors import NoSuchBucketError, OriginUnavailableError
+from storage.errors import DiskFullError, NoSuchBucketError, OriginUnavailableError, UnknownOutcomeError
 from storage.facts_table import REFRESH_RETRY_S, REFRESH_S, FactsTable
 from storage.records import FORMAT, BucketFacts, FactsLearnt, Mutation
 from storage.rows import Effects
@@ -49,17 +49,23 @@ class Source:
 
 
 class Door:
-    """Commits into the state at once."""
+    """Commits into the state in the order of the calls, once `gate` is open."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.committed: list[BucketFacts] = []
+        self.error: Exception | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     async def commit(self, mutation: Mutation, *, body: bytes = b"") -> Receipt:
         assert isinstance(mutation, FactsLearnt)
         assert not body
+        if self.error is not None:
+            raise self.error
         self.committed.append(mutation.facts)
         await pause()
+        await self.gate.wait()
         self.state.absorb(Effects(facts=[mutation.facts]))
         return Receipt(len(self.committed))
 
@@ -254,3 +260,106 @@ async def test_a_doubted_bucket_is_asked_for_after_a_restart() -> None:
             left = b.door.committed[-1]
 
         assert (left.asked_at_s, left.doubted_at_s) == (0.0, 500.0)
+
+
+async def test_a_doubt_outlives_an_answer_that_is_committed_beside_it() -> None:
+    """A question that was under way when the doubt was raised is answered before that is committed."""
+    async with bench() as b:
+        await b.table.facts("b")
+        b.clock.now_s += REFRESH_S + 1
+        b.source.gate.clear()
+        await b.table.facts("b")
+        await until(lambda: b.source.asked == 2)
+
+        b.door.gate.clear()
+        doubt = asyncio.get_running_loop().create_task(b.table.doubt("b", 500.0))
+        await until(lambda: len(b.door.committed) == 2)
+        b.source.gate.set()
+        await until(lambda: len(b.door.committed) == 3)
+        before = b.table.doubted_at_s("b")
+        b.door.gate.set()
+        await doubt
+        await until(lambda: b.state.facts["b"].asked_at_s > 0.0)
+
+        assert (before, b.state.facts["b"].doubted_at_s) == (500.0, 500.0)
+
+
+async def test_a_doubt_outlives_a_mark_that_is_committed_beside_it() -> None:
+    """That the bucket's ETags are no MD5 is learnt while the doubt is on its way."""
+    async with bench() as b:
+        await b.table.facts("b")
+        b.door.gate.clear()
+        loop = asyncio.get_running_loop()
+        doubt = loop.create_task(b.table.doubt("b", 500.0))
+        mark = loop.create_task(b.table.mark_etags_not_md5("b"))
+        await until(lambda: len(b.door.committed) == 3)
+        b.door.gate.set()
+        await asyncio.wait((doubt, mark))
+
+        assert b.state.facts["b"].doubted_at_s == 500.0
+
+
+async def test_a_doubt_outlives_a_deletion_that_came_to_nothing() -> None:
+    """What was known before it holds again, with the doubt."""
+    async with bench() as b:
+        await b.table.facts("b")
+        async with b.table.closed("b"):
+            await b.table.doubt("b", 500.0)
+
+        assert b.state.facts["b"].doubted_at_s == 500.0
+
+
+async def test_a_doubt_outlives_a_bucket_that_was_away() -> None:
+    """An endpoint that does not know the bucket for a moment gives it back with what is cached of it."""
+    async with bench() as b:
+        await b.table.doubt("b", 500.0)
+        b.source.facts = {"exists": False}
+        with pytest.raises(NoSuchBucketError):
+            await b.table.facts("b")
+        with pytest.raises(NoSuchBucketError):
+            await b.table.facts("b")
+
+        b.source.facts = {"exists": True}
+        await b.table.facts("b")
+
+        assert (b.source.asked, b.state.facts["b"].doubted_at_s) == (3, 500.0)
+
+
+async def test_a_doubt_that_the_disk_refuses_holds_until_a_restart() -> None:
+    """What it is about has happened at the origin."""
+    async with bench() as b:
+        b.door.error = DiskFullError("")
+        with pytest.raises(DiskFullError):
+            await b.table.doubt("b", 500.0)
+
+        assert b.table.doubted_at_s("b") == 500.0
+
+
+async def test_facts_that_were_dropped_during_a_deletion_are_asked_for_when_it_came_to_nothing() -> None:
+    """Another operation may have changed the bucket meanwhile."""
+    async with bench() as b:
+        await b.table.facts("b")
+
+        async with b.table.closed("b"):
+            b.table.drop("b")
+        await b.table.facts("b")
+
+        assert b.source.asked == 2
+
+
+async def test_what_is_doubted_or_dropped_goes_over_to_the_next_life() -> None:
+    """A disk that fails under the doubt's commit ends the life, and what the doubt is about has happened."""
+    async with bench() as b, bench() as after:
+        await after.table.facts("b")
+        await after.table.facts("c")
+        b.door.error = UnknownOutcomeError("")
+        b.table.drop("c")
+        with pytest.raises(UnknownOutcomeError):
+            await b.table.doubt("b", 500.0)
+
+        after.table.take_over(b.table)
+        for bucket in ("b", "c"):
+            await after.table.facts(bucket)
+
+        assert (after.source.asked, after.table.doubted_at_s("b")) == (4, 500.0)
+        assert after.state.facts["b"].doubted_at_s == 500.0
