@@ -6,7 +6,6 @@ answers with the object's own first byte does not know the name, and nothing is 
 again while the process lives; what is not known, or cannot be told since there is no object, is asked again.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 from storage.errors import NoSuchKeyError, NotSupportedError, OriginUnavailableError
@@ -17,6 +16,9 @@ from storage.requests import RelayRequest
 
 NAMES_MAX: Final = 1000
 """So many names are remembered; S3 has some twenty."""
+
+LOOKS_MAX: Final = 3
+"""So often what looks like an object that others write meanwhile is looked at again."""
 
 UNKNOWN: Final = "Unknown"
 """The operation's name where the gateway does not know it (`gateway/s3/routes.py`)."""
@@ -42,23 +44,32 @@ class RelayGuard:
         names = request.guarded
         if not names or names in self._known:
             return
+        for _ in range(LOOKS_MAX):
+            first = await self._looks_like(request)
+            if first is None or await self._differs(request, first):
+                if len(self._known) < NAMES_MAX:
+                    self._known.add(names)
+                return
+        raise OriginUnavailableError(
+            f"{request.name} is written by others all the time", status=0, code="ObjectChanged"
+        )
+
+    async def _looks_like(self, request: RelayRequest) -> str | None:
+        """Read by the names; give the ETag of what may be the object itself, "" of one without bytes, None of what is not.
+
+        Raises:
+            NotSupportedError, NoSuchKeyError, OriginUnavailableError: As `check`.
+        """
         async with self._origin.request(
             "GET",
             request.name,
-            query=tuple(pair for pair in request.query if pair[0] in names),
+            query=tuple(pair for pair in request.query if pair[0] in request.guarded),
             headers=(("range", "bytes=0-0"),),
         ) as answer:
             status, headers, body = answer.status, dict(answer.headers), b""
             if status == 404:
                 async for chunk in answer.chunks():
                     body = (body + chunk)[:_BODY_BYTES_MAX]
-        await self._judge(request, status, headers, body)
-        if len(self._known) < NAMES_MAX:
-            self._known.add(names)
-
-    async def _judge(
-        self, request: RelayRequest, status: int, headers: Mapping[str, str], body: bytes
-    ) -> None:
         if status >= 500 and status != 501:
             raise OriginUnavailableError(
                 f"the origin does not say whether it knows {request.guarded}", status=status, code="BadAnswer"
@@ -68,10 +79,18 @@ class RelayGuard:
             if request.operation == UNKNOWN:
                 raise NotSupportedError(f"nobody knows {request.guarded} of an object that is not there")
             raise NoSuchKeyError(f"{request.name} does not exist")
-        etag = unquote_etag(headers.get("etag", ""))
-        if status != 416 and not (status in {200, 206} and etag):
-            return
+        if status == 416:
+            return ""
+        return (unquote_etag(headers.get("etag", "")) or None) if status in {200, 206} else None
+
+    async def _differs(self, request: RelayRequest, first: str) -> bool:
+        """Whether the answer was not the object, which has another ETag; False where others wrote the object meanwhile.
+
+        Raises:
+            NotSupportedError: It was.
+        """
         shown = await self._origin.head_object(request.name)
         assert shown is not None, "an unconditional HEAD describes the object"
-        if (status == 416 and not shown.size) or etag == shown.etag:
+        if (not first and not shown.size) or first == shown.etag:
             raise NotSupportedError(f"the origin takes no notice of {request.guarded}")
+        return await self._looks_like(request) == first
