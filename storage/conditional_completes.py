@@ -131,7 +131,7 @@ class ConditionalCompletes:
         """Go on with the upload at the origin that carries this one, or open another."""
         record = shipment.record
         carried = carried_on(upload, record.parts, record.checksums)
-        if carried:
+        if carried and not self._parts.uploads.is_ending(carried):
             return OriginUpload(shipment.name, carried)
         return await self._parts.uploads.open(
             shipment.name,

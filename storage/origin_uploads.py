@@ -227,6 +227,10 @@ class OriginUploads:
             return
         self._start(upload, self._end(upload))
 
+    def is_ending(self, upload_id: str) -> bool:
+        """Whether an upload is being aborted, or forgotten: nobody goes on with it."""
+        return upload_id in self._ending
+
     def note_gone(self, upload: OriginUpload) -> None:
         """Learn that the origin does not know an upload any more."""
         if not self._is_closed and upload.upload_id not in self._ending:

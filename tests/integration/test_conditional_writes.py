@@ -318,6 +318,25 @@ async def test_refused_complete_leaves_the_upload_open() -> None:
         await until(lambda: not running.origin.store.uploads)
 
 
+async def test_complete_behind_a_conflict_is_of_another_upload() -> None:
+    """AWS API_CompleteMultipartUpload: open another, and send the parts again. However long the first one takes to end."""
+    async with running_engine(flush=QUICK) as running:
+        upload_id, lines = await upload(running, b"part")
+        running.origin.faults.add(
+            Fault(operation="CompleteMultipartUpload", status=409, code="ConditionalRequestConflict")
+        )
+        running.origin.faults.add(Fault(operation="AbortMultipartUpload", status=503, code="SlowDown"))
+        with pytest.raises(OriginError):
+            await complete_if(running, upload_id, lines)
+        (first,) = running.origin.store.uploads
+        await complete_if(running, upload_id, lines)
+
+        assert at_origin(running) == b"part"
+        assert running.origin.requests["CreateMultipartUpload"] == 2
+        assert tuple(running.origin.store.uploads) in {(first,), ()}
+        await until(lambda: not running.origin.store.uploads)
+
+
 async def test_unconditional_complete_goes_on_behind_a_refused_conditional_one() -> None:
     """What the refused one has sent is the same upload's, so nothing is lost and nothing is left."""
     async with running_engine(flush=QUICK) as running:
