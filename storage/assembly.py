@@ -33,6 +33,7 @@ from storage.guarded import GuardedSends
 from storage.hidden_writes import HiddenWrites
 from storage.intake import HeldBodies, Inlet
 from storage.keyqueue import KeyQueue
+from storage.late_landings import LateLandings
 from storage.lister import Lister
 from storage.origin.admission import Limiter
 from storage.origin.client import OriginClient
@@ -57,7 +58,7 @@ from storage.state import State
 from storage.stats import Stats
 from storage.supply import Supply, SupplyParts
 from storage.through import Through
-from storage.types import EXTENT_BYTES_MAX, MIB, Checksum
+from storage.types import EXTENT_BYTES_MAX, MIB, Checksum, ObjectName
 from storage.unreadable import Unreadable
 from storage.uploads import ObjectChecksums, Uploads, UploadsParts
 from storage.uploads_lister import UploadsLister
@@ -170,6 +171,7 @@ class Components:
     lister: Lister
     passing: Passing
     relay: Relay
+    landings: LateLandings
     compaction: Compaction
     pointers: Pointers
     published_lister: PublishedLister
@@ -196,6 +198,11 @@ def assemble(
         on_failure=on_failure,
     )
     facts = FactsTable(state, parts.facts, commit, parts.clock)
+    landings = LateLandings()
+
+    def doubted_at_s(name: ObjectName) -> float:
+        return max(facts.doubted_at_s(name.bucket), landings.doubted_at_s(name))
+
     generations, queue = Generations(), KeyQueue()
     outgoing = Outgoing(segments, parts.workers.pool)
     origin_uploads = OriginUploads(
@@ -223,7 +230,7 @@ def assemble(
             clock=parts.clock,
             epoch=recovered.epoch,
             trusted_epoch=recovered.trusted_epoch,
-            doubted_at_s=facts.doubted_at_s,
+            doubted_at_s=doubted_at_s,
         )
     )
     probe = ConditionProbe(parts.origin, parts.policies, parts.rng)
@@ -278,6 +285,8 @@ def assemble(
         flusher=flusher,
         policies=parts.policies,
         check_writable=pointers.check_writable,
+        landings=landings,
+        wall_s=parts.clock.wall_s,
     )
     reclaim = Reclaim(
         ReclaimParts(
@@ -343,7 +352,7 @@ def assemble(
             epoch=recovered.epoch,
             trusted_epoch=recovered.trusted_epoch,
             has_failed=lambda: bool(state.failure),
-            doubted_at_s=facts.doubted_at_s,
+            doubted_at_s=doubted_at_s,
             has_object_lock=lambda bucket: bucket in state.facts and state.facts[bucket].has_object_lock,
         )
     )
@@ -443,6 +452,7 @@ def assemble(
                 wall_s=parts.clock.wall_s,
             )
         ),
+        landings=landings,
         pointers=pointers,
         published_lister=PublishedLister(lister, pointers),
         publisher=Publisher(

@@ -42,7 +42,7 @@ class ConflictsParts:
     clock: Clock
     epoch: int
     trusted_epoch: int
-    doubted_at_s: Callable[[str], float]
+    doubted_at_s: Callable[[ObjectName], float]
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class Conflicts:
             freshness,
             self._parts.clock.wall_s(),
             self._parts.trusted_epoch,
-            self._parts.doubted_at_s(name.bucket),
+            self._parts.doubted_at_s(name),
         )
         return record.origin.etag if verdict is Verdict.FRESH else None
 

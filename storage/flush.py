@@ -84,11 +84,11 @@ _News: TypeAlias = (
 )
 
 RAISED_PER_EVENT_MAX: Final = 250
+"""So many keys are moved to the urgent ones in one step, a few milliseconds' worth."""
+
 COUNTED_PER_EVENT_MAX: Final = 1000
 RELEASED_PER_EVENT_MAX: Final = 100
 """Keys that a command concerns are gone through so many at an event: some milliseconds, however many there are."""
-
-"""So many keys are moved to the urgent ones in one step, a few milliseconds' worth."""
 
 NEVER_S: Final = float("inf")
 

@@ -114,6 +114,7 @@ class Life:
     def take_over(self, before: "Life", *, is_draining: bool) -> None:
         """Go on where a life ended that has given up writing; `load` comes first, nothing is awaited between."""
         self.components.facts.take_over(before.components.facts)
+        self.components.landings.take_over(before.components.landings)
         self.components.flusher.take_over(before.components.flusher, is_draining=is_draining)
         self.components.origin_uploads.take_over(before.components.origin_uploads)
         self.components.publisher.take_over(before.components.publisher)

@@ -99,7 +99,7 @@ class ReaderParts:
     epoch: int
     trusted_epoch: int
     has_failed: Callable[[], bool]
-    doubted_at_s: Callable[[str], float]
+    doubted_at_s: Callable[[ObjectName], float]
     has_object_lock: Callable[[str], bool]
 
 
@@ -201,7 +201,7 @@ class Reader:
         trusted_epoch = NO_EPOCH_TRUSTED if self._parts.has_failed() else self._parts.trusted_epoch
         if self._is_foreign:
             record = as_shown(record)
-        doubted_at_s = self._parts.doubted_at_s(name.bucket)
+        doubted_at_s = self._parts.doubted_at_s(name)
         if judge(record, freshness, now_s, trusted_epoch, doubted_at_s) is Verdict.FRESH:
             return self._held(name, record, part, CacheResult.HIT)
         is_covered = may_serve_stale(record, freshness, now_s, trusted_epoch, doubted_at_s)

@@ -26,6 +26,7 @@ from storage.facts_table import FactsTable
 from storage.flusher import Flusher
 from storage.generations import Generations
 from storage.intake import HELD_BODY_BYTES_MAX, HeldBodies, HeldContent
+from storage.late_landings import LANDING_S
 from storage.origin.answers import RawAnswer
 from storage.origin.client import OriginClient
 from storage.origin.wire import OutgoingBody, checksum_headers
@@ -36,9 +37,6 @@ from storage.types import KIB, MIB, CacheResult
 
 ANSWER_BYTES: Final = MIB
 """So much of the answer to a write is read within its turn."""
-
-LANDING_S: Final = 60.0
-"""So long after an attempt without an answer nothing that is read of the bucket is trusted for longer than that read."""
 
 SIGNED_BYTES_MAX: Final = 256 * KIB
 """A body up to this size is signed with the request; hashing more would hold up the event loop."""

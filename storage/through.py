@@ -8,7 +8,8 @@ the origin. Where policy calls the key immutable nobody would ask, so there `for
 operation: even a crash in between cannot leave the old version trusted. So it is for a version that the operation names.
 
 An operation that ends without an answer, cancelled or timed out, may still take effect after the turn has gone to the
-next write. The flusher is told, and looks whether the next state that it sends of the key is the one that stays.
+next write. The flusher is told, and looks whether the next state that it sends of the key is the one that stays; and what is read
+of the key meanwhile is not trusted for longer than that read (`storage/late_landings.py`).
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from storage.commit import Commit
 from storage.errors import OriginError, QuarantinedError
 from storage.generations import Generations
 from storage.keyqueue import KeyQueue, Place, Turn
+from storage.late_landings import LateLandings
 from storage.policy import FreshnessMode, PolicyTable
 from storage.records import FORMAT, DirtyEntry, Discarded, Forgotten
 from storage.types import NULL_VERSION, ObjectName
@@ -89,6 +91,8 @@ class Through:
         flusher: FlushDoor,
         policies: Callable[[], PolicyTable],
         check_writable: Callable[[ObjectName], None],
+        landings: LateLandings,
+        wall_s: Callable[[], float],
     ) -> None:
         self._queue = queue
         self._generations = generations
@@ -97,6 +101,8 @@ class Through:
         self._flusher = flusher
         self._policies = policies
         self._check_writable = check_writable
+        self._landings = landings
+        self._wall_s = wall_s
 
     @asynccontextmanager
     async def operation(
@@ -135,6 +141,7 @@ class Through:
                 finally:
                     if passed.is_unknown:
                         self._flusher.note_stray(name.plain)
+                        self._landings.note(name, self._wall_s())
                     if not passed.is_untouched:
                         told = name.at_version(passed.changed_version_id)
                         # An answer that was asked for before this one came may show what was before it; between here and the end

@@ -460,6 +460,34 @@ async def test_an_unknown_write_without_an_answer_is_doubted_for_a_while(tmp_pat
         assert (failed.status, read.body, again.body) == (503, b"old", b"new!")
 
 
+@pytest.mark.parametrize(
+    ("method", "target", "body", "operation"),
+    [
+        ("PUT", f"/{BUCKET}/k?tagging", TAGS, "PutObjectTagging"),
+        ("PUT", f"/{BUCKET}/k", b"new!", "PutObject"),
+    ],
+)
+async def test_what_is_read_while_a_write_may_still_land_is_asked_for_again(
+    tmp_path: Path, method: str, target: str, body: bytes, operation: str
+) -> None:
+    """It had no answer, so a reader that came before it landed must not hide it from those who come after."""
+    async with whole(tmp_path, policy=Policy(freshness=Freshness(ttl_s=3600.0))) as it:
+        it.running.origin.store.put(BUCKET, "k", b"old")
+        it.running.origin.faults.add(Fault(operation=operation, times=2, drop="before"))
+
+        failed = await it.ask(method, target, body, {"x-forebay-durability": "origin"})
+        read = await it.ask("GET", f"/{BUCKET}/k")
+        it.running.origin.store.put(BUCKET, "k", b"new!", x_amz_tagging="a=1")
+        it.running.clock.ahead_s += 61.0
+        again = await it.ask("GET", f"/{BUCKET}/k")
+        asked = it.running.origin.requests["HeadObject"]
+        known = await it.ask("GET", f"/{BUCKET}/k")
+
+        assert (failed.status, read.body, again.body, known.body) == (503, b"old", b"new!", b"new!")
+        assert again.headers["x-amz-tagging-count"] == "1"
+        assert it.running.origin.requests["HeadObject"] == asked
+
+
 async def test_a_checksum_behind_the_body_arrives_in_the_head(tmp_path: Path) -> None:
     """The framing ends at the gateway; the origin gets the checksum that the client sent in its trailer."""
     async with whole(tmp_path) as it:

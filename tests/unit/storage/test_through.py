@@ -16,6 +16,7 @@ from storage.errors import (
 )
 from storage.generations import Generations
 from storage.keyqueue import KeyQueue, Turn
+from storage.late_landings import LateLandings
 from storage.policy import Freshness, FreshnessMode, Policy, PolicyTable
 from storage.records import FORMAT, DirtyEntry, Discarded, Forgotten, Mutation
 from storage.through import Through
@@ -46,6 +47,8 @@ class Bench:
             flusher=self,
             policies=lambda: table,
             check_writable=self.check_writable,
+            landings=LateLandings(),
+            wall_s=lambda: 1000.0,
         )
 
     # --- the parts ---
