@@ -147,7 +147,7 @@ class _Stream(NamedTuple):
 class VersionBody:
     """`requests.Body` over one version."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that a read is
         self,
         parts: BodyParts,
         name: ObjectName,
@@ -156,6 +156,7 @@ class VersionBody:
         *,
         fill: Fill | None = None,
         is_stale: bool = False,
+        is_copied: bool = False,
     ) -> None:
         """Plan the read.
 
@@ -166,9 +167,11 @@ class VersionBody:
             span: The bytes to give; within the version, and what is held of it.
             fill: A fill that this read's own opening began, or joined as it began, joined for it.
             is_stale: Whether the version only covers for a failing origin.
+            is_copied: Whether each block is checked, however often it was before.
         """
         self._parts = parts
         self._name = name
+        self._is_copied = is_copied
         self._record, self._extents, self._pin, _ = held
         self._start = self._position = span.start
         self._stop = span.stop
@@ -317,7 +320,8 @@ class VersionBody:
 
     async def _readable(self, location: Location, start: int, stop: int) -> tuple[int, File]:
         """Say up to where the bytes from `start` are right, and of which file."""
-        stop = self._verified_stop(location, start, stop) or await self._verify(location, start, stop)
+        known = 0 if self._is_copied else self._verified_stop(location, start, stop)
+        stop = known or await self._verify(location, start, stop)
         return stop, self._parts.segments.reader(location.segment_id)
 
     def _verified_stop(self, location: Location, start: int, stop: int) -> int:

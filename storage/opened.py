@@ -29,8 +29,8 @@ class Opened:
         self.result = result
         self.reason = reason
 
-    def read(self, span: ByteRange) -> VersionBody:
-        """Plan the bytes of `span`.
+    def read(self, span: ByteRange, *, is_copied: bool = False) -> VersionBody:
+        """Plan the bytes of `span`; see `requests.OpenObject.read`.
 
         Raises:
             ObjectChangedError: It is not the span that was opened for, or read before, and the version is gone.
@@ -44,6 +44,7 @@ class Opened:
             span,
             fill=fill,
             is_stale=self.result is CacheResult.STALE,
+            is_copied=is_copied,
         )
 
     def _held_for(self, span: ByteRange) -> Held:

@@ -89,8 +89,12 @@ class OpenObject(Protocol):
         """The text of x-cache-reason, "" where the result is plain."""
         ...
 
-    def read(self, span: ByteRange) -> Body:
-        """Plan the bytes of `span`; synchronous, pins what is local before anything else can run."""
+    def read(self, span: ByteRange, *, is_copied: bool = False) -> Body:
+        """Plan the bytes of `span`; synchronous, pins what is local before anything else can run.
+
+        With `is_copied` each local block is held against its checksum as it is given, not only where nobody has checked it yet:
+        a new checksum will be made of it.
+        """
         ...
 
     async def close(self) -> None:

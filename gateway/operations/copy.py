@@ -78,7 +78,7 @@ async def _copy_once(
         if evaluate(conditions, record.etag, record.last_modified_s) is not Outcome.PASS:
             raise S3Error(ErrorCode.PRECONDITION_FAILED)
         wanted = _wanted(span, record)
-        body = opened.read(wanted)
+        body = opened.read(wanted, is_copied=True)
     finally:
         await opened.close()
     result = await context.store.copy_part(

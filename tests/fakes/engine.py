@@ -112,10 +112,11 @@ class FakeOpenObject:
         self.reason = "origin does not answer" if result is CacheResult.STALE else ""
         self.is_closed = False
 
-    def read(self, span: ByteRange) -> FakeBody:
+    def read(self, span: ByteRange, *, is_copied: bool = False) -> FakeBody:
         pieces = self._store.script.pop(0) if self._store.script else self._store.pieces(self._data, span)
         body = FakeBody(pieces, self.result, self._store.gates.get("next_piece"))
         self._store.bodies.append(body)
+        self._store.copied_reads += is_copied
         return body
 
     async def close(self) -> None:
@@ -136,6 +137,7 @@ class FakeStore:
         self.calls: list[str] = []
         self.part_spans: list[PartSpan] = []
         self.bodies: list[FakeBody] = []
+        self.copied_reads = 0
         self.opened: list[FakeOpenObject] = []
         self.read: list[ObjectName] = []
         self.put_requests: list[PutRequest] = []

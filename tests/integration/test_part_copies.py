@@ -1,11 +1,13 @@
 """Parts that are copied out of objects, and parts of objects that were uploaded at the origin."""
 
 import base64
+import hashlib
 import zlib
 
 import pytest
 
 from storage.errors import (
+    DirtyBytesLostError,
     NoSuchKeyError,
     NoSuchUploadError,
     NotSupportedError,
@@ -17,6 +19,7 @@ from storage.policy import Policy
 from storage.requests import CompletedPart, PutRequest, PutResult, UploadRequest
 from storage.types import MIB, ByteRange, Checksum, ChecksumAlgorithm, ObjectName, PartSpan, WriteMode
 from tests.fakes.origin_faults import Fault
+from tests.fakes.rotting import location_of, rot
 from tests.fakes.running_engine import BUCKET, BytesContent, RunningEngine, running_engine, until
 
 SOURCE, TARGET = ObjectName(BUCKET, "source"), ObjectName(BUCKET, "target")
@@ -37,7 +40,7 @@ async def copied(running: RunningEngine, upload_id: str, number: int, span: Byte
     """Copy bytes of the source into a part."""
     opened = await running.engine.open_object(SOURCE, metadata_only=True)
     try:
-        body = opened.read(span)
+        body = opened.read(span, is_copied=True)
     finally:
         await opened.close()
     return await running.engine.copy_part(TARGET, upload_id, number, body, span.length)
@@ -70,6 +73,29 @@ async def test_copied_parts_are_as_if_the_client_had_sent_them(where: str) -> No
         assert (await running.get("target")).data == b"".join(pieces)
         asked = {one.operation for one in running.origin.log if one.key == "source"}
         assert asked == ({"HeadObject", "GetObject"} if where == "cold" else set())
+
+
+@pytest.mark.parametrize("is_dirty", [False, True])
+async def test_rotten_bytes_of_a_source_do_not_get_a_new_checksum(*, is_dirty: bool) -> None:
+    """This process wrote them and serves them unread; copied so, they would be right for ever: by the part's own checksum."""
+    async with running_engine(policy=HELD) as running:
+        if is_dirty:
+            await running.put("source", DATA)
+        else:
+            running.origin.store.put(BUCKET, "source", DATA)
+        assert (await running.get("source")).data == DATA
+        await running.fills_ended()
+        rot(running, location_of(running, "source"), 100)
+        upload_id = await opened_upload(running)
+
+        if is_dirty:
+            with pytest.raises(DirtyBytesLostError):
+                await copied(running, upload_id, 1, ByteRange(0, len(DATA)))
+        else:
+            part = await copied(running, upload_id, 1, ByteRange(0, len(DATA)))
+            assert part.etag == hashlib.md5(DATA, usedforsecurity=False).hexdigest()
+        parts = (await running.engine.list_parts(TARGET, upload_id, part_marker=0, max_parts=9)).parts
+        assert len(parts) == (0 if is_dirty else 1)
 
 
 async def test_part_of_nothing_is_an_empty_part() -> None:

@@ -91,6 +91,7 @@ async def test_a_part_is_copied_whatever_the_name_of_its_source(gateway: Running
     assert whole["CopyPartResult"]["LastModified"].timestamp() == gateway.store.now_s
     assert [(one["PartNumber"], one["Size"]) for one in listed["Parts"]] == [(1, 10), (2, 7)]
     assert all(body.is_closed for body in gateway.store.bodies)
+    assert gateway.store.copied_reads == len(gateway.store.bodies)
 
 
 @pytest.mark.parametrize(
