@@ -284,11 +284,7 @@ class OwnStore:
             refused = components.pointers.refused_lines(bucket, [line.name.key for line in lines])
             allowed = [line for line in lines if line.name.key not in refused]
             writer = components.writer.signed_by(self._parts.origin)
-            try:
-                results = iter(await writer.delete_many_through(allowed))
-            finally:
-                for line in allowed:
-                    self._forget(line.name)
+            results = iter(await writer.delete_many_through(allowed, self._written))
             return tuple(refused.get(line.name.key) or next(results) for line in lines)
 
     async def copy_object(

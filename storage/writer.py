@@ -12,7 +12,7 @@ goes through instead.
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -72,6 +72,7 @@ BUSY_RETRY_S: Final = 5.0
 """Asked of a client whose write found no room here and no origin."""
 
 Headers = tuple[tuple[str, str], ...]
+Deleting = Coroutine[object, object, DeleteResult]
 
 FactsNow = Callable[[], BucketFacts | None]
 """Gives what is known of a bucket in this step; None where it must be asked anew."""
@@ -280,13 +281,15 @@ class Writer:
 
         return await _delete_each(lines, delete)
 
-    async def delete_many_through(self, lines: Sequence[DeleteLine]) -> tuple[DeleteResult, ...]:
-        """Delete each line's object as `delete_through` does, some at a time; one result a line."""
+    async def delete_many_through(
+        self, lines: Sequence[DeleteLine], told: Callable[[ObjectName, Deleting], Awaitable[DeleteResult]]
+    ) -> tuple[DeleteResult, ...]:
+        """Delete each line's object as `delete_through` does, some at a time; one result a line, as `told` makes it."""
         through = asyncio.Semaphore(THROUGH_DELETES_MAX)
 
         async def delete(line: DeleteLine) -> DeleteResult:
             async with through:
-                return await self.delete_through(line.name, line.origin_headers)
+                return await told(line.name, self.delete_through(line.name, line.origin_headers))
 
         return await _delete_each(lines, delete)
 
