@@ -183,10 +183,12 @@ def missing_field(name: str) -> S3Error:
 def _holds(condition: Condition, value: str) -> bool:
     if not condition.is_prefix:
         return value == condition.value
+    if condition.field != "content-type":
+        return value.startswith(condition.value)
     # A Content-Type with commas is a list, and each of its members must begin so (AWS "POST policy", condition matching).
-    values = value.split(",") if condition.field == "content-type" else [value]
     return all(
-        part.lstrip(" ").startswith(condition.value) or part.startswith(condition.value) for part in values
+        part.lstrip(" ").startswith(condition.value) or part.startswith(condition.value)
+        for part in value.split(",")
     )
 
 

@@ -137,6 +137,7 @@ def test_a_form_is_refused_when_its_signature_is_none(change: dict[str, str | No
         ([["EQ", "$key", "k"]], {"key": "kk"}, False),
         ([["starts-with", "$key", "u/"]], {"key": "u/1"}, True),
         ([["starts-with", "$key", "u/"]], {"key": "x/u/"}, False),
+        ([["starts-with", "$key", "u/"]], {"key": " u/1"}, False),
         ([["starts-with", "$key", ""]], {"key": "x"}, True),
         ([["starts-with", "$key", "u/"], ["starts-with", "$key", "u/v"]], {"key": "u/w"}, False),
         ([["starts-with", "$key", ""]], {"key": "x", "acl": "private"}, False),
