@@ -22,7 +22,7 @@ async def delete_objects(context: OperationContext, request: S3Request) -> S3Res
     """
     _require_digest(request)
     wanted = parse_delete(await context.body.read_small(DOCUMENT_BYTES_MAX))
-    refusals = (_refusal(context, request.bucket, line) for line in wanted.objects)
+    refusals = (_refusal(context, request, line) for line in wanted.objects)
     refused = {number: error for number, error in enumerate(refusals) if error is not None}
     common = batch_headers(request.headers.combined)
     lines = [_line(request.bucket, line, common) for line in wanted.objects]
@@ -66,12 +66,12 @@ def _require_digest(request: S3Request) -> None:
         )
 
 
-def _refusal(context: OperationContext, bucket: str, line: ObjectToDelete) -> S3Error | None:
+def _refusal(context: OperationContext, request: S3Request, line: ObjectToDelete) -> S3Error | None:
     """Say why one line may not or cannot be carried out; None where it can."""
-    if not may(context.access, Operation.DELETE_OBJECTS, bucket, line.key):
+    if not may(context.access, Operation.DELETE_OBJECTS, request, line.key):
         return S3Error(ErrorCode.ACCESS_DENIED)
     # Its outcome would tell what the object is.
-    if _conditions(line) and not may(context.access, Operation.HEAD_OBJECT, bucket, line.key):
+    if _conditions(line) and not may(context.access, Operation.HEAD_OBJECT, request, line.key):
         return S3Error(ErrorCode.ACCESS_DENIED)
     try:
         check_key(line.key)

@@ -200,15 +200,17 @@ NEEDS: Final[Mapping[Operation, Need]] = MappingProxyType(
 """What each operation needs."""
 
 
-def may(access: Access, operation: Operation, bucket: str, key: str) -> bool:
-    """Whether a key may do an operation on one object, or on a bucket where `key` is "".
+def may(access: Access, operation: Operation, request: S3Request, key: str) -> bool:
+    """Whether a key of the gateway may do an operation on one object of the request's bucket, which its body names.
 
-    For operations whose names stand elsewhere than in the path. What headers add is not looked at: `authorise` does.
+    What the request's headers add is asked for as well, as `authorise` does for the object that a path names.
     """
     if access.is_unrestricted:
         return True
     need = NEEDS.get(operation)
-    return need is not None and access.allows(need.right, bucket, key)
+    return need is not None and all(
+        access.allows(right, request.bucket, key) for right in (need.right, *_added(need.right, request))
+    )
 
 
 def authorise(access: Access, operation: Operation, request: S3Request, *, is_signed: bool) -> None:

@@ -148,6 +148,20 @@ async def test_each_key_of_a_batch_is_refused_when_it_may_not_be_deleted(held: R
     assert held.store.data("bucket", "hidden/key") == SECRET
 
 
+async def test_a_batch_that_bypasses_locks_needs_the_right_to(held: RunningGateway) -> None:
+    """The header counts for every line, so each key needs `admin` beside `write`, as a single delete of it does."""
+    client = held.client("team")
+    keys = [{"Key": "in/key"}, {"Key": "open/key", "VersionId": "v"}]
+
+    answer = await in_thread(
+        client.delete_objects, Bucket="bucket", Delete={"Objects": keys}, BypassGovernanceRetention=True
+    )
+
+    assert "Deleted" not in answer
+    assert [line["Code"] for line in answer["Errors"]] == ["AccessDenied"] * 2
+    assert held.store.data("bucket", "in/key") == SECRET
+
+
 async def test_only_buckets_that_the_key_may_see_are_listed(held: RunningGateway) -> None:
     """ListBuckets leaves out what the key has no right in."""
     seen = await in_thread(held.client("team").list_buckets)

@@ -50,7 +50,7 @@ def test_an_operation_without_a_row_is_refused_when_the_key_is_restricted(
     with pytest.raises(S3Error):
         authorise(access("read,write,admin s3://*"), Operation.GET_OBJECT, asked, is_signed=True)
     authorise(EVERYTHING, Operation.GET_OBJECT, asked, is_signed=True)
-    assert not may(access("read s3://*"), Operation.GET_OBJECT, "bucket", "key")
+    assert not may(access("read s3://*"), Operation.GET_OBJECT, asked, "key")
 
 
 @pytest.mark.parametrize("operation", [row.operation for row in ROUTES], ids=str)
@@ -205,10 +205,14 @@ def test_a_write_needs_more_when_its_headers_do_more(
 
 
 def test_may_says_what_the_table_says_when_names_stand_elsewhere() -> None:
-    """A name of a form or of a batch is held against the operation's own right."""
-    held = access("write s3://bbb/in/*")
+    """A name of a batch is held against the operation's own right, and what the request's headers ask for beside it."""
+    held = access("write s3://bbb/in/*", "write,admin s3://bbb/held/*")
+    batch = request("POST", "/bbb?delete")
+    bypassing = request("POST", "/bbb?delete", {"x-amz-bypass-governance-retention": "true"})
 
-    assert may(held, Operation.POST_OBJECT, "bbb", "in/k")
-    assert not may(held, Operation.POST_OBJECT, "bbb", "k")
-    assert not may(held, Operation.GET_OBJECT, "bbb", "in/k")
-    assert may(EVERYTHING, Operation.POST_OBJECT, "bbb", "k")
+    assert may(held, Operation.DELETE_OBJECTS, batch, "in/k")
+    assert not may(held, Operation.DELETE_OBJECTS, batch, "k")
+    assert not may(held, Operation.HEAD_OBJECT, batch, "in/k")
+    assert may(EVERYTHING, Operation.DELETE_OBJECTS, bypassing, "k")
+    assert may(held, Operation.DELETE_OBJECTS, bypassing, "held/k")
+    assert not may(held, Operation.DELETE_OBJECTS, bypassing, "in/k")
