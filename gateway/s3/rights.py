@@ -21,7 +21,7 @@ from typing import Final, assert_never
 from gateway.grants import Access, Right
 from gateway.s3.copy_source import SOURCE, parse_copy_source
 from gateway.s3.errors import ErrorCode, S3Error
-from gateway.s3.passage import with_hoisted
+from gateway.s3.passage import CONDITIONAL_HEADERS, with_hoisted
 from gateway.s3.request import S3Request
 from gateway.s3.routes import Operation
 
@@ -274,7 +274,7 @@ def _compares(name: str, value: str) -> bool:
     """Whether a header's outcome tells what an object is; that there is one, `If-None-Match: *` may tell to who may write it."""
     if name == "if-none-match":
         return value.strip() != "*"
-    return name == "if-match" or name.startswith("x-amz-if-match-")
+    return name in CONDITIONAL_HEADERS or name.startswith("x-amz-if-match-")
 
 
 def _authorise_source(access: Access, operation: Operation, request: S3Request) -> None:

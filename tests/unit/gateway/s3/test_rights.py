@@ -180,6 +180,8 @@ def test_a_copy_is_allowed_when_its_source_is_readable(
         ({"if-none-match": '"e"'}, "", "read,write"),
         ({"if-match": '"e"'}, "", "read,write"),
         ({"x-amz-if-match-size": "3"}, "", "read,write"),
+        ({"if-unmodified-since": "Thu, 01 Jan 2026 00:00:00 GMT"}, "", "read,write"),
+        ({"if-modified-since": "Thu, 01 Jan 2026 00:00:00 GMT"}, "", "read,write"),
         ({"x-amz-acl": "private"}, "", "write"),
         ({"x-amz-acl": "bucket-owner-full-control"}, "", "write"),
         ({"x-amz-acl": "public-read"}, "", "write,admin"),
