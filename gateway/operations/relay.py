@@ -18,6 +18,8 @@ from gateway.s3.passage import relayed_headers, relayed_query
 from gateway.s3.request import S3Request
 from gateway.s3.routes import Operation, level_of, operation_names
 from storage.effects import Effect
+from storage.errors import OriginError, OriginRefusedError, OriginUnavailableError
+from storage.origin.documents import parse_error
 from storage.requests import Content, RelayReply, RelayRequest
 from storage.types import MIB, Checksum
 
@@ -57,8 +59,8 @@ async def relay(operation: Operation, context: OperationContext, request: S3Requ
     """
     effect = _effect(operation, request)
 
-    async def asked(context: OperationContext, request: S3Request) -> S3Response:
-        return await _asked(operation, effect, context, request)
+    async def asked(context: OperationContext, shown: S3Request) -> S3Response:
+        return await _asked(operation, effect, context, shown, is_renamed=shown is not request)
 
     reads_object = effect.is_read and bool(request.key)
     return await (under_targets(asked) if reads_object else asked)(context, request)
@@ -70,17 +72,15 @@ def with_customer_keys(operation: Operation, operator: Operator) -> Operator:
     What is encrypted so is never cached: it is written through without a copy, and read through here.
     """
 
-    async def asked(context: OperationContext, request: S3Request) -> S3Response:
-        return await _asked(operation, ENCRYPTED_READ, context, request)
-
-    relayed = under_targets(asked)
-
     async def answer(context: OperationContext, request: S3Request) -> S3Response:
+        async def asked(context: OperationContext, shown: S3Request) -> S3Response:
+            return await _asked(operation, ENCRYPTED_READ, context, shown, is_renamed=shown is not request)
+
         if not any(name.startswith(_CUSTOMER_KEY) for name in request.headers.combined):
             return await operator(context, request)
         # Refused here, as the origin would: its request is always signed.
         read_overrides(request.query.pairs, is_signed=context.is_signed)
-        return await relayed(context, request)
+        return await under_targets(asked)(context, request)
 
     return answer
 
@@ -99,8 +99,9 @@ def _effect(operation: Operation, request: S3Request) -> Effect:
 
 
 async def _asked(
-    operation: Operation, effect: Effect, context: OperationContext, request: S3Request
+    operation: Operation, effect: Effect, context: OperationContext, request: S3Request, *, is_renamed: bool
 ) -> S3Response:
+    """Ask the origin; `is_renamed` where the client knows the object by another name, which is under a published target."""
     wish = RelayRequest(
         operation=operation.value,
         method=request.method,
@@ -113,7 +114,26 @@ async def _asked(
         credential_id=context.credential_id,
     )
     content = None if effect.is_read else _content(context, request)
-    return await _answer(request.method, await context.store.relay(wish, content))
+    reply = await context.store.relay(wish, content)
+    if is_renamed and reply.status >= 400:
+        raise await _nameless(reply)
+    return await _answer(request.method, reply)
+
+
+async def _nameless(reply: RelayReply) -> OriginError:
+    """Make of an error that the origin answered one that says nothing but what kind it is: its document names the object."""
+    document = b""
+    try:
+        while len(document) < READ_BODY_BYTES_MAX and isinstance(
+            piece := await reply.body.next_piece(), bytes
+        ):
+            document += piece
+    finally:
+        await reply.body.close()
+    read = parse_error(document)
+    code = "" if read is None else read.code
+    kind = OriginRefusedError if reply.status < 500 else OriginUnavailableError
+    return kind(f"the origin answered {reply.status} {code}".rstrip(), status=reply.status, code=code)
 
 
 async def _document(context: OperationContext, request: S3Request) -> bytes:

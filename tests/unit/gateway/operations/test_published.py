@@ -78,6 +78,33 @@ async def test_every_answer_says_its_generation_when_a_target_is_read(
         assert b"staging" not in answer.body
 
 
+@pytest.mark.parametrize(
+    ("target", "headers"),
+    [
+        ("/bucket/live/key?tagging", {}),
+        ("/bucket/live/key", {"x_amz_server_side_encryption_customer_algorithm": "AES256"}),
+    ],
+)
+@pytest.mark.parametrize(("status", "code"), [(404, "NoSuchKey"), (403, "AccessDenied"), (500, "Other")])
+async def test_an_error_of_the_origin_does_not_name_the_source_when_a_target_is_read(
+    gateway: RunningGateway, target: str, headers: dict[str, str], status: int, code: str
+) -> None:
+    """The origin's document names the object that it was asked for, which is the source's."""
+    show(gateway)
+    document = f"<Error><Code>{code}</Code><Message>no staging</Message><Key>staging/v7/key</Key></Error>"
+    gateway.store.replies.append((status, (), len(document)))
+    gateway.store.script.append([document.encode()])
+
+    answer = await ask(gateway, "GET", target, **headers)
+
+    assert b"staging" not in answer.body
+    assert answer.status == (status if status < 500 else 503)
+    assert answer.headers["x-forebay-generation"] == "7"
+    if status < 500:
+        assert f"<Code>{code}</Code>".encode() in answer.body
+    assert gateway.store.bodies[-1].is_closed
+
+
 async def test_no_generation_is_said_when_no_target_is_read(gateway: RunningGateway) -> None:
     """The header means a published target and is nowhere else; the next request on a connection does not inherit it."""
     show(gateway)
