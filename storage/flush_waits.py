@@ -145,9 +145,9 @@ class FlushWaits:
         if blocked and blocked[0].state is not FlushState.QUARANTINED:
             raise _suspended_error(blocked[0])
 
-    async def flush_bucket(self, bucket: str) -> None:
-        """Send all that is dirty in a bucket; errors as `flush_key`, and QuarantinedError where something is refused."""
-        blocked = await self._flush(Scope(bucket))
+    async def flush_bucket(self, bucket: str, prefix: str = "") -> None:
+        """Send all that is dirty in a bucket under a prefix; errors as `flush_key`, and QuarantinedError where something is refused."""
+        blocked = await self._flush(Scope(bucket, prefix))
         for one in blocked:
             if one.state is FlushState.QUARANTINED:
                 raise QuarantinedError(f"{one.name} holds a change that the origin refused: {one.reason}")

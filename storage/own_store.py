@@ -45,7 +45,7 @@ from storage.pointers import Pointers
 from storage.publish import Pointer, Target, Targets, View
 from storage.published_lister import OnGeneration, PublishedLister, unheard
 from storage.records import FORMAT, BucketFacts, ObjectRecord, ObjectState
-from storage.relay import Relay
+from storage.relay import Relay, needed_prefix
 from storage.requests import (
     Body,
     BucketEntry,
@@ -369,8 +369,7 @@ class OwnStore:
         if request.effect.needs is Needs.KEY:
             await self._check_known(name)
         elif request.effect.needs is Needs.BUCKET:
-            prefix = next((value for key, value in request.query if key == "prefix"), "")
-            await self._parts.origin.list_objects_v2(name.bucket, prefix, max_keys=1)
+            await self._parts.origin.list_objects_v2(name.bucket, needed_prefix(request), max_keys=1)
 
     # --- uploads: all are the origin's own, which knows none that is kept here ---
 

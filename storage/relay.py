@@ -43,6 +43,9 @@ SIGNED_BYTES_MAX: Final = 256 * KIB
 
 SDK_ALGORITHM: Final = "x-amz-sdk-checksum-algorithm"
 
+LISTING: Final = "ListObjectVersions"
+"""The operation of a bucket whose query says by a prefix which names it is about (`gateway/s3/routes.py`)."""
+
 
 class RelayedBody:
     """The body of an answer of the origin, on its way to a client; owns the open answer."""
@@ -152,7 +155,7 @@ class Relay:
             case Needs.NOTHING:
                 return
             case Needs.BUCKET:
-                await flusher.waits.flush_bucket(name.bucket)
+                await flusher.waits.flush_bucket(name.bucket, needed_prefix(request))
             case Needs.KEY:
                 # Not in the key's turn: a write that comes now is concurrent with the read, and either order is right.
                 if flusher.dirty_entry(name) is None:
@@ -243,6 +246,15 @@ class Relay:
             await relayed.close()
             raise
         return RelayReply(answer.status, answer.headers, answer.length, relayed), answer.is_unknown
+
+
+def needed_prefix(request: RelayRequest) -> str:
+    """Say what all names begin with that an operation on a bucket depends on, "" for every name.
+
+    A listing depends on what it shows alone. Of two prefixes the origin may take either.
+    """
+    prefixes = [value for name, value in request.query if name == "prefix"]
+    return prefixes[0] if request.operation == LISTING and len(prefixes) == 1 else ""
 
 
 def changed_version_id(headers: tuple[tuple[str, str], ...]) -> str:

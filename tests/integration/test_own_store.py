@@ -467,6 +467,35 @@ async def test_what_cannot_be_flushed_is_told_to_who_may_know_of_it_when_it_is_r
         await refused(it.store.relay(elsewhere))
 
 
+async def test_a_listing_of_versions_depends_on_the_names_that_it_shows() -> None:
+    """What is quarantined or dirty elsewhere in the bucket is told by no listing of another prefix, and holds none up."""
+    async with own(policy=Policy(flush_delay_s=3600)) as it:
+        it.running.origin.faults.add(
+            Fault(operation="PutObject", status=400, code="InvalidArgument", times=1)
+        )
+        await it.running.put(OTHERS.key, b"refused")
+        flusher = it.running.engine._components.flusher
+        with pytest.raises(QuarantinedError):
+            await flusher.waits.flush_bucket(BUCKET)
+        await it.running.put(MINE.key, b"acknowledged")
+        bucket = ObjectName(BUCKET, "")
+        it.running.origin.store.documents[(BUCKET, "", "versions")] = b"<ListVersionsResult/>"
+        listing = relayed(
+            Operation.LIST_OBJECT_VERSIONS, "GET", bucket, ("versions", ""), ("prefix", "mine/")
+        )
+        twice = msgspec.structs.replace(listing, query=(*listing.query, ("prefix", "")))
+        unknown = msgspec.structs.replace(listing, operation=Operation.UNKNOWN.value)
+
+        assert await status(it.store.relay(listing)) == 200
+        for wish in (twice, unknown):
+            await refused(it.store.relay(wish))
+
+        assert it.running.origin.store.body(BUCKET, MINE.key) == b"acknowledged"
+        assert await status(it.running.engine.relay(listing)) == 200
+        with pytest.raises(QuarantinedError):
+            await it.running.engine.relay(twice)
+
+
 async def test_a_bucket_is_closed_for_who_may_see_it_alone() -> None:
     """A change of a bucket's facts by a key that may not see it is refused before anything here waits for it."""
     async with own() as it:
