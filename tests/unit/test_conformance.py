@@ -1,7 +1,10 @@
 """What a run of a public suite is judged by."""
 
+from pathlib import Path
+
 import pytest
 
+from tests.conformance import shown
 from tests.conformance.shown import read_shown, written
 from tests.conformance.verdicts import (
     HEAD,
@@ -12,6 +15,8 @@ from tests.conformance.verdicts import (
     read_results,
     surprises,
 )
+
+LISTS = Path(shown.__file__).parent
 
 EXPECTED = f"""{HEAD}
 a.py::ceph\tany\tceph\tits own
@@ -80,6 +85,12 @@ def test_a_list_that_cannot_be_read_is_refused(text: str) -> None:
     """A line without a reason, or out of order, is an error and no silence."""
     with pytest.raises(ValueError, match=r".+"):
         read_expected(text)
+
+
+@pytest.mark.parametrize("name", ["expected.tsv", "expected_s3_transfer.tsv"])
+def test_the_lists_that_are_kept_can_be_read(name: str) -> None:
+    """Each has its reasons."""
+    assert read_expected((LISTS / name).read_text())
 
 
 def test_reasons_are_read_from_the_list() -> None:
