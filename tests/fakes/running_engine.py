@@ -12,7 +12,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from storage.assembly import EngineParts, EngineSettings, EngineWorkers
 from storage.clock import SystemClock
@@ -38,6 +38,9 @@ from tests.fakes.index import FakeIndex
 from tests.fakes.paused_origin import PausedOrigin
 
 BUCKET = "bucket"
+
+CONTROL_ANSWER_S = 3.0
+"""The least that the origin has for an answer about a bucket."""
 
 
 class ShiftedClock(SystemClock):
@@ -229,13 +232,15 @@ async def running_engine(
         settings = origin_settings or OriginSettings(
             endpoint_url=origin.url, connect_s=min(2.0, answer_s), answer_s=answer_s
         )
+        # The first question to the control lane makes a client, which takes longer than an impatient test gives the origin.
+        patient = origin_settings or replace(settings, answer_s=max(answer_s, CONTROL_ANSWER_S))
         credentials = credentials or StaticCredentials(Credentials("key", "secret"))
         adapters = await stack.enter_async_context(AsyncExitStack())
         client = await adapters.enter_async_context(
             OriginClient(settings, limiter=limiter, credentials=credentials, clock=clock, rng=rng)
         )
         control = await adapters.enter_async_context(
-            ControlLane(settings, limiter=limiter, credentials=credentials, regions=client.regions)
+            ControlLane(patient, limiter=limiter, credentials=credentials, regions=client.regions)
         )
         table = [PolicyTable(default=policy or Policy())]
         filesystem = filesystem or FakeFilesystem()
