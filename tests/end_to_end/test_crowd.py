@@ -1,6 +1,6 @@
 """2,000 writers at once into one prefix that is full of changes waiting for the flush, with a LIST every second.
 
-What is compared is the 99th percentile of the same PUTs into an empty prefix, in the same run. 10,000 waiting changes by default,
+What is compared is the 99th percentile of the same PUTs into an empty prefix, in the same run. 5,000 waiting changes by default,
 100,000 with FOREBAY_TEST_LONG=1.
 """
 
@@ -22,7 +22,7 @@ from tests.end_to_end.processes import ACCESS_KEY, REGION, SECRET_KEY, GatewayPr
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800 if IS_LONG else 240)]
 
 BUCKET: Final = "data"
-WAITING: Final = 100_000 if IS_LONG else 10_000
+WAITING: Final = 100_000 if IS_LONG else 5_000
 WRITERS: Final = 2_000
 PUTS_A_WRITER: Final = 5 if IS_LONG else 2
 FILLERS: Final = 100
