@@ -76,6 +76,7 @@ OPENED_MAX: Final = 3
 
 T = TypeVar("T")
 Headers = tuple[tuple[str, str], ...]
+_SOURCE_KEY: Final = "x-amz-copy-source-server-side-encryption-customer-"
 _REASONED: Final = ("x-cache-reason", REASON)
 
 
@@ -201,6 +202,15 @@ class OwnStore:
             raise quarantined_error(key, reason)
         await self._permits.check(name)
 
+    async def _make_copyable(self, components: Components, name: ObjectName, headers: Headers) -> None:
+        """As `_make_readable`, for a copy by the origin; what a key of the customer's (SSE-C) opens is the copy's to ask.
+
+        A HEAD without that key is refused whoever asks. The copy is this authority's own request, and nothing is told before.
+        """
+        brings_key = any(header.startswith(_SOURCE_KEY) for header, _ in headers)
+        if not brings_key or components.flusher.dirty_entry(name.plain) is not None:
+            await self._make_readable(components, name)
+
     def _forget(self, name: ObjectName) -> None:
         """Ask anew whether a name may be read, which was written; a version's change may show in its object."""
         self._permits.forget(name)
@@ -295,7 +305,7 @@ class OwnStore:
         view = await self.view(source.plain)
         shown = view.name.at_version(source.version_id) if view else source
         async with self._parts.writing(target) as components:
-            await self._make_readable(components, shown)
+            await self._make_copyable(components, shown, headers)
             copying = self._passing(components).copy_object(shown, target, headers)
             return _reasoned(await self._written(target, copying))
 
@@ -407,7 +417,7 @@ class OwnStore:
         view = await self.view(source.plain)
         shown = view.name.at_version(source.version_id) if view else source
         async with self._parts.writing(name) as components:
-            await self._make_readable(components, shown)
+            await self._make_copyable(components, shown, headers)
             passing = self._passing(components)
             return _reasoned(await passing.copy_part(shown, name, upload_id, number, headers))
 

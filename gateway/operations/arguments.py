@@ -118,6 +118,15 @@ def end_to_end(headers: HeaderPairs) -> HeaderPairs:
     return answered_headers(headers)
 
 
+def written_headers(own: HeaderPairs, of_origin: HeaderPairs) -> HeaderPairs:
+    """Join what is said here of a write and what the origin said of it; what both say, a checksum, stands once.
+
+    A client reads a header that is there twice as one value with a comma in it (RFC 9110 section 5.3).
+    """
+    names = {name for name, _ in own}
+    return (*own, *(pair for pair in end_to_end(of_origin) if pair[0] not in names))
+
+
 def resource_url(context: OperationContext, request: S3Request) -> str:
     """Write the URL of the resource that a request names, as the client reached it."""
     host = request.headers.get("host") or "localhost"

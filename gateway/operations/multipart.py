@@ -13,6 +13,7 @@ from gateway.operations.arguments import (
     quoted,
     resource_url,
     write_headers,
+    written_headers,
 )
 from gateway.s3 import documents_out
 from gateway.s3.checksums import checksum_headers, declared_checksum, upload_checksum
@@ -71,7 +72,7 @@ async def upload_part(context: OperationContext, request: S3Request) -> S3Respon
     etag = ("etag", quoted(result.etag))
     # A part's answer has the checksum but no type, which is the upload's (AWS "UploadPart").
     checksums = tuple(pair for pair in checksum_headers(result.checksums) if pair[0] != "x-amz-checksum-type")
-    return empty_response(200, (etag, *checksums, *end_to_end(result.headers)))
+    return empty_response(200, written_headers((etag, *checksums), result.headers))
 
 
 async def complete_upload(context: OperationContext, request: S3Request) -> S3Response:

@@ -16,6 +16,7 @@ from gateway.operations.arguments import (
     quoted,
     version_name,
     write_headers,
+    written_headers,
 )
 from gateway.s3.checksums import checksum_headers, wants_checksums
 from gateway.s3.conditions import Conditions, Outcome, evaluate, if_range_holds, read_conditions
@@ -144,12 +145,8 @@ async def put_object(context: OperationContext, request: S3Request) -> S3Respons
         credential_id=context.credential_id,
     )
     result = await context.store.put_object(put, content)
-    answered = (
-        ("etag", quoted(result.etag)),
-        *checksum_headers(result.checksums),
-        *end_to_end(result.headers),
-    )
-    return empty_response(200, answered)
+    own = (("etag", quoted(result.etag)), *checksum_headers(result.checksums))
+    return empty_response(200, written_headers(own, result.headers))
 
 
 async def delete_object(context: OperationContext, request: S3Request) -> S3Response:

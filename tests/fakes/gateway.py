@@ -59,8 +59,13 @@ class RawConnection:
     async def head(self) -> tuple[int, dict[str, str]]:
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, *lines = head.rstrip("\r\n").split("\r\n")
-        pairs = (line.partition(": ") for line in lines)
-        return int(first.split(" ")[1]), {name.lower(): value for name, _, value in pairs}
+        headers: dict[str, str] = {}
+        for line in lines:
+            name, _, value = line.partition(": ")
+            # As clients read a header that is there twice (RFC 9110 section 5.3).
+            name = name.lower()
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        return int(first.split(" ")[1]), headers
 
     async def answer(self, *, has_body: bool = True) -> Answer:
         status, headers = await self.head()

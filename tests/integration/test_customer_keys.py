@@ -44,3 +44,23 @@ async def test_a_read_with_a_customers_key_sees_what_was_acknowledged(tmp_path: 
         got = await it.ask("GET", f"/{BUCKET}/k", headers=CUSTOMER_KEY)
 
         assert (got.status, got.body) == (200, b"dirty")
+
+
+async def test_a_checksum_that_the_origin_says_too_stands_once(tmp_path: Path) -> None:
+    """A client that gives a part's checksum back in its Complete would give back two in one."""
+    checksum = {"x-amz-checksum-crc32": "sZlDzg==", "x-amz-checksum-algorithm": "CRC32"}
+    async with whole(tmp_path) as it:
+        it.running.origin.faults.add(
+            Fault(operation="UploadPart", headers={"x-amz-checksum-crc32": "sZlDzg=="}),
+            Fault(operation="PutObject", headers={"x-amz-checksum-crc32": "sZlDzg=="}),
+        )
+        created = await it.ask("POST", f"/{BUCKET}/k?uploads", headers=CUSTOMER_KEY)
+        upload_id = created.body.partition(b"<UploadId>")[2].partition(b"<")[0].decode()
+
+        part = await it.ask(
+            "PUT", f"/{BUCKET}/k?partNumber=1&uploadId={upload_id}", b"bytes", {**CUSTOMER_KEY, **checksum}
+        )
+        put = await it.ask("PUT", f"/{BUCKET}/k", b"bytes", {**CUSTOMER_KEY, **checksum})
+
+        assert (part.status, put.status) == (200, 200)
+        assert part.headers["x-amz-checksum-crc32"] == put.headers["x-amz-checksum-crc32"] == "sZlDzg=="

@@ -304,6 +304,21 @@ async def test_writes_go_through_with_the_own_credentials() -> None:
     assert [(line.key, line.code) for line in lines] == [("mine/copy", ""), ("others/key", "AccessDenied")]
 
 
+async def test_the_source_of_a_copy_with_a_customers_key_is_the_copys_to_ask() -> None:
+    """Without the key a HEAD is refused, whoever asks; the copy asks the origin with both."""
+    key = (("x-amz-copy-source-server-side-encryption-customer-key", "a2V5"),)
+    target = ObjectName(BUCKET, "mine/copy")
+    async with own() as it:
+        it.running.origin.store.put(BUCKET, MINE.key, b"bytes")
+        refusal = Fault(key=f"{BUCKET}/{MINE.key}", status=400, times=-1)
+        it.running.origin.faults.add(refusal)
+
+        await it.store.copy_object(MINE, target, key)
+        await refused(it.store.copy_object(OTHERS, target, key))
+
+        assert it.running.origin.store.body(BUCKET, target.key) == b"bytes"
+
+
 async def test_a_write_is_refused_when_the_origin_refuses_it() -> None:
     """Nothing is acknowledged that the origin did not take, and what others wrote there stays."""
     async with own() as it:
