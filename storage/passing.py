@@ -32,6 +32,7 @@ from storage.requests import (
 )
 from storage.through import Through, quarantined_error
 from storage.types import ObjectName
+from storage.uploads import check_part_order
 from storage.workers import Workers
 from storage.writer import held_body
 
@@ -203,7 +204,11 @@ class Passing:
     async def complete_upload(
         self, name: ObjectName, upload_id: str, parts: Sequence[CompletedPart], headers: Headers
     ) -> PutResult:
-        """Complete the origin's upload."""
+        """Complete the origin's upload.
+
+        The order of its parts is judged here, as of uploads that are kept: not every origin does.
+        """
+        check_part_order(parts)
         lines = tuple(PartToComplete(part.number, part.etag, part.checksums) for part in parts)
         async with self._parts.through.operation(name, replaces=not is_conditional(headers)) as passed:
             with passed.looking():

@@ -377,13 +377,21 @@ def _is_expired(upload: UploadRecord, now_s: float, upload_ttl_s: float) -> bool
     return now_s - upload.initiated_s > upload_ttl_s
 
 
+def check_part_order(wanted: Sequence[CompletedPart]) -> None:
+    """Refuse a Complete whose parts do not ascend; one that is named twice does not (AWS API_CompleteMultipartUpload).
+
+    Raises:
+        InvalidPartOrderError: They do not.
+    """
+    if any(second.number <= first.number for first, second in itertools.pairwise(wanted)):
+        raise InvalidPartOrderError("the parts are not in ascending order")
+
+
 def _named_parts(wanted: Sequence[CompletedPart], present: dict[int, PartRecord]) -> tuple[PartRecord, ...]:
     """Check a Complete's list against the parts (AWS API_CompleteMultipartUpload)."""
     if not wanted:
         raise InvalidPartError("an object has at least one part")
-    numbers = [part.number for part in wanted]
-    if any(second <= first for first, second in itertools.pairwise(numbers)):
-        raise InvalidPartOrderError("the parts are not in ascending order")
+    check_part_order(wanted)
     parts: list[PartRecord] = []
     for named in wanted:
         part = present.get(named.number)

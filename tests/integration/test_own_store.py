@@ -14,6 +14,7 @@ from gateway.s3.routes import Operation
 from storage.authority import Authority
 from storage.errors import (
     DurabilityNotPossibleError,
+    InvalidPartOrderError,
     NoSuchKeyError,
     NoSuchUploadError,
     OriginSuspendedError,
@@ -361,6 +362,8 @@ async def test_an_upload_is_the_origins_own() -> None:
         uploads = await it.store.list_uploads(
             BUCKET, prefix="mine/", delimiter="", key_marker="", upload_id_marker="", max_uploads=10
         )
+        with pytest.raises(InvalidPartOrderError):
+            await it.store.complete_upload(MINE, upload_id, [CompletedPart(1, part.etag)] * 2)
         done = await it.store.complete_upload(MINE, upload_id, [CompletedPart(1, part.etag)])
         stray, _ = await it.store.create_upload(UploadRequest(MINE))
         await it.store.abort_upload(MINE, stray)
