@@ -14,13 +14,15 @@ demo: $(STAMP_DEMO)
 	$(BIN)/forebay demo
 
 test: check
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not timing"
+	$(BIN)/python -m pytest -m timing
 
 test-unit: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not slow and not nightly" tests/unit tests/contracts tests/tidy
+	$(BIN)/python -m pytest -n 2 -m "not slow and not nightly and not timing" tests/unit tests/contracts tests/tidy
 
 test-long: $(STAMP)
-	FOREBAY_TEST_LONG=1 $(BIN)/python -m pytest -n 2 --timeout 3600
+	FOREBAY_TEST_LONG=1 $(BIN)/python -m pytest -n 2 --timeout 3600 -m "not timing"
+	FOREBAY_TEST_LONG=1 $(BIN)/python -m pytest --timeout 3600 -m timing
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

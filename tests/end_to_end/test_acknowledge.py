@@ -12,7 +12,7 @@ from tests.end_to_end.content import content, note_figure
 from tests.end_to_end.origins import FakeOriginProcess
 from tests.end_to_end.processes import S3Client, gateway
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timing, pytest.mark.timeout(120)]
 
 ORIGIN_LATENCY_S: Final = 0.5
 PUT_MEDIAN_S_MAX: Final = 0.05

@@ -19,7 +19,7 @@ from tests.end_to_end.content import IS_LONG, note_figure
 from tests.end_to_end.origins import FakeOriginProcess
 from tests.end_to_end.processes import ACCESS_KEY, REGION, SECRET_KEY, GatewayProcess, gateway
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800 if IS_LONG else 240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timing, pytest.mark.timeout(1800 if IS_LONG else 240)]
 
 BUCKET: Final = "data"
 WAITING: Final = 100_000 if IS_LONG else 5_000

@@ -85,6 +85,7 @@ def flush_of(origin: Origin, bucket: str, cache_dir: Path, early_flush_bytes: st
         return Flush(took_s, sent_bytes, str(made["ETag"]))
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(("name", "ratio_max"), [("seaweed", 0.7), *([("moto", None)] if IS_LONG else [])])
 def test_large_upload_is_safe_sooner_when_its_parts_went_early(
     request: pytest.FixtureRequest,

@@ -39,6 +39,7 @@ QUICK = FlushSettings(
 # --- B01: what was acknowledged shows at once ---------------------------------------------------------------------------
 
 
+@pytest.mark.timing
 async def test_put_is_acknowledged_and_shown_at_once_when_the_origin_is_slow() -> None:
     """A PUT takes milliseconds while the origin takes half a second a request, and GET, HEAD and LIST show it at once, 20 times."""
     async with running_engine() as running:

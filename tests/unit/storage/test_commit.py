@@ -688,6 +688,7 @@ async def test_commit_when_segment_is_gone(directory: OpenDirectory) -> None:
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("sync_s", [0.010])
 async def test_loop_lag_when_syncs_are_slow(sync_s: float) -> None:
     """With 10 ms a sync and 32 clients that put, the event loop's median lag stays under 5 ms: no sync runs in it."""
