@@ -38,7 +38,7 @@ from storage.listing import ListQuery, ListResult
 from storage.opened import Opened
 from storage.origin.wire import is_conditional
 from storage.own_store import OwnStore, OwnStoreParts, told_part
-from storage.publish import View
+from storage.publish import View, seen_through
 from storage.published_lister import OnGeneration, unheard
 from storage.records import FORMAT, BucketFacts, EpochEnded, ObjectRecord
 from storage.recovery import Recovered, probe_disk
@@ -426,8 +426,7 @@ class Engine:
         del credential_id
         async with self._writing(target) as components:
             view = await components.pointers.view(source.plain)
-            read = view.name.at_version(source.version_id) if view else source
-            return await components.passing.copy_object(read, target, headers)
+            return await components.passing.copy_object(seen_through(view, source), target, headers)
 
     async def list_objects(self, query: ListQuery, on_generation: OnGeneration = unheard) -> ListResult:
         """Give one page of a listing; see `PublishedLister.page`."""
@@ -510,8 +509,9 @@ class Engine:
         """Have the origin copy a part into an upload of its own; see `Passing.copy_part`."""
         async with self._writing(name) as components:
             view = await components.pointers.view(source.plain)
-            seen = view.name.at_version(source.version_id) if view else source
-            return await components.passing.copy_part(seen, name, upload_id, number, headers)
+            return await components.passing.copy_part(
+                seen_through(view, source), name, upload_id, number, headers
+            )
 
     async def complete_upload(  # noqa: PLR0913 - what the operation takes
         self,

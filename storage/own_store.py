@@ -42,7 +42,7 @@ from storage.origin.client import OriginClient
 from storage.origin.control import ControlLane
 from storage.passing import Passing
 from storage.pointers import Pointers
-from storage.publish import Pointer, Target, Targets, View
+from storage.publish import Pointer, Target, Targets, View, seen_through
 from storage.published_lister import OnGeneration, PublishedLister, unheard
 from storage.records import FORMAT, BucketFacts, ObjectRecord, ObjectState
 from storage.relay import Relay, needed_prefix
@@ -302,8 +302,7 @@ class OwnStore:
     ) -> PutResult:
         """Copy an object at the origin, which must let this authority read the source."""
         del credential_id
-        view = await self.view(source.plain)
-        shown = view.name.at_version(source.version_id) if view else source
+        shown = seen_through(await self.view(source.plain), source)
         async with self._parts.writing(target) as components:
             await self._make_copyable(components, shown, headers)
             copying = self._passing(components).copy_object(shown, target, headers)
@@ -414,8 +413,7 @@ class OwnStore:
         self, source: ObjectName, name: ObjectName, upload_id: str, number: int, headers: Headers = ()
     ) -> PutResult:
         """Have the origin copy a part, of a source that it lets this authority read."""
-        view = await self.view(source.plain)
-        shown = view.name.at_version(source.version_id) if view else source
+        shown = seen_through(await self.view(source.plain), source)
         async with self._parts.writing(name) as components:
             await self._make_copyable(components, shown, headers)
             passing = self._passing(components)

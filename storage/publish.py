@@ -143,6 +143,11 @@ class View:
         return len(self.name.key.encode()) <= KEY_BYTES_MAX
 
 
+def seen_through(view: View | None, name: ObjectName) -> ObjectName:
+    """Give the name, of the same version, that a name is read under; `view` is that of its object."""
+    return name if view is None else view.name.at_version(name.version_id)
+
+
 class Targets:
     """The published targets of a table of policies, whatever policies stand before theirs."""
 

@@ -13,6 +13,7 @@ from gateway.s3.ranges import check_copy_source_range, parse_copy_source_range
 from gateway.s3.request import S3Request
 from gateway.s3.routes import part_number
 from storage.errors import ObjectChangedError
+from storage.publish import seen_through
 from storage.records import ObjectRecord
 from storage.requests import PutResult
 from storage.types import PUT_BYTES_MAX, ByteRange, ObjectName
@@ -58,7 +59,7 @@ async def _copy_here(
     view = await context.store.view(source.plain)
     if view is not None and not view.is_possible:
         raise S3Error(ErrorCode.NO_SUCH_KEY)
-    name = source if view is None else view.name.at_version(source.version_id)
+    name = seen_through(view, source)
     for attempt in range(1, OPENED_MAX + 1):
         try:
             return await _copy_once(context, request, name, span, number)
