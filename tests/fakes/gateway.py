@@ -230,3 +230,20 @@ async def running_gateway(
             await connection.close()
         await server.stop(1.0)
         workers.close()
+
+
+async def ask(
+    gateway: RunningGateway, method: str, target: str, headers: dict[str, str], access_key: str
+) -> Answer:
+    """Send one request without a body on a connection of its own, unsigned for no key."""
+    connection = await gateway.connect()
+    sent = {**headers, "content-length": "0"}
+    if access_key:
+        await connection.send(gateway.signed(method, target, sent, access_key=access_key))
+    else:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in {"host": gateway.host, **sent}.items())
+        await connection.send(f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode())
+    answer = await connection.answer(has_body=method != "HEAD")
+    gateway.connections.remove(connection)
+    await connection.close()
+    return answer

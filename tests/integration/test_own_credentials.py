@@ -17,7 +17,7 @@ from gateway.s3.routes import Operation
 from gateway.setting_values import OriginKeys
 from storage.policy import Policy, PolicyTable
 from storage.types import ObjectName
-from tests.fakes.gateway import Answer, RunningGateway, running_gateway
+from tests.fakes.gateway import Answer, RunningGateway, ask, running_gateway
 from tests.fakes.publishing import TARGET, publish
 from tests.fakes.running_engine import BUCKET, RunningEngine, running_engine
 
@@ -99,23 +99,6 @@ async def gateway_over_engine(tmp_path: Path) -> AsyncIterator[tuple[RunningEngi
             },
         ) as gateway:
             yield engine, gateway
-
-
-async def ask(
-    gateway: RunningGateway, method: str, target: str, headers: dict[str, str], access_key: str
-) -> Answer:
-    """Send one request, unsigned for no key."""
-    connection = await gateway.connect()
-    sent = {**headers, "content-length": "0"}
-    if access_key:
-        await connection.send(gateway.signed(method, target, sent, access_key=access_key))
-    else:
-        lines = "".join(f"{name}: {value}\r\n" for name, value in {"host": gateway.host, **sent}.items())
-        await connection.send(f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode())
-    answer = await connection.answer(has_body=method != "HEAD")
-    gateway.connections.remove(connection)
-    await connection.close()
-    return answer
 
 
 def told(answer: Answer, target: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.grants import Access, parse_grant
 from tests.fakes.engine import FakeStore
-from tests.fakes.gateway import Answer, RunningGateway, in_thread, running_gateway
+from tests.fakes.gateway import RunningGateway, ask, in_thread, running_gateway
 
 SECRET = b"the secret bytes"
 ETAG = hashlib.md5(SECRET).hexdigest()
@@ -56,20 +56,6 @@ async def held(tmp_path: Path) -> AsyncIterator[RunningGateway]:
         str(tmp_path / "log"), store=store, access={"team": team}, anonymous=anonymous
     ) as running:
         yield running
-
-
-async def ask(
-    gateway: RunningGateway, method: str, target: str, headers: dict[str, str], access_key: str
-) -> Answer:
-    """Send one request, unsigned for no key."""
-    connection = await gateway.connect()
-    sent = {**headers, "content-length": "0"}
-    if access_key:
-        await connection.send(gateway.signed(method, target, sent, access_key=access_key))
-    else:
-        lines = "".join(f"{name}: {value}\r\n" for name, value in {"host": gateway.host, **sent}.items())
-        await connection.send(f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode())
-    return await connection.answer(has_body=method != "HEAD")
 
 
 @pytest.mark.parametrize("access_key", ["team", ""])
