@@ -361,7 +361,7 @@ class OwnStore:
                 self._forget(request.changed)
 
     def _relay(self, components: Components) -> Relay:
-        return components.relay.signed_by(self._parts.origin)
+        return components.relay.signed_by(self._authority.authority_id, self._parts.origin)
 
     async def _relayed(
         self, request: RelayRequest, asking: Coroutine[object, object, RelayReply]

@@ -98,10 +98,14 @@ class Relay:
     def __init__(self, parts: RelayParts) -> None:
         self._parts = parts
         self._guard = RelayGuard(parts.origin)
+        self._others: dict[str, Relay] = {}
 
-    def signed_by(self, origin: OriginClient) -> "Relay":
-        """Relay as another authority."""
-        return Relay(replace(self._parts, origin=origin))
+    def signed_by(self, authority_id: str, origin: OriginClient) -> "Relay":
+        """Relay as another authority; what it learns of the origin's names is its own, since a refusal counts as knowing."""
+        known = self._others.get(authority_id)
+        if known is None:
+            known = self._others[authority_id] = Relay(replace(self._parts, origin=origin))
+        return known
 
     async def read(self, request: RelayRequest) -> RelayReply:
         """Relay what changes nothing.

@@ -456,6 +456,22 @@ async def test_what_is_relayed_is_asked_with_the_own_credentials() -> None:
         assert set(it.asked("GetObjectTagging") + it.asked("DeleteObjectTagging")) == {"own"}
 
 
+async def test_what_the_origin_knows_is_learnt_once_for_each_authority() -> None:
+    """A name is asked about once, not with each request; another authority's word is not taken for it."""
+    async with own() as it:
+        it.running.origin.store.put(BUCKET, MINE.key, b"bytes")
+        untag = relayed(Operation.DELETE_OBJECT_TAGGING, "DELETE", MINE, ("tagging", ""))
+        guarded = msgspec.structs.replace(untag, guarded=("tagging",))
+
+        for _ in range(3):
+            assert await status(it.store.relay(guarded, NoContent())) == 204
+        first = it.asked("GetObjectTagging")
+        assert await status(it.running.engine.relay(guarded, NoContent())) == 204
+
+        assert first == ["own"] * len(first)
+        assert len(it.asked("GetObjectTagging")) == 2 * len(first) > 0
+
+
 async def test_what_cannot_be_flushed_is_told_to_who_may_know_of_it_when_it_is_relayed() -> None:
     """A quarantined change stands before the origin's answer: 409 for who may see the name, 403 for who may not."""
     async with own() as it:
