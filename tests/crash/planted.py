@@ -1,7 +1,7 @@
 """Bugs to be planted in a gateway, which show that the ledger finds such bugs.
 
-Each replaces one function by plain assignment before the gateway runs; `forked.py` does so in the process that forks it, and the product
-knows nothing of it.
+Each replaces one function by plain assignment before the gateway runs; `tests/end_to_end/forked.py` does so in the new process,
+and the product knows nothing of it.
 """
 
 import asyncio

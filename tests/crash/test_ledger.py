@@ -13,10 +13,10 @@ from typing import Final
 import pytest
 
 from storage.types import KIB
-from tests.crash.forked import forked_gateway
 from tests.crash.ledger_run import ORIGIN_LATENCY_S, FaultsAllTheTime, LedgerRun, shown
 from tests.end_to_end.content import IS_LONG, note_figure
 from tests.end_to_end.origins import fake_origin
+from tests.end_to_end.processes import gateway
 
 KILLS: Final = int(os.environ.get("FOREBAY_KILLS", "10"))
 SEED: Final = int(os.environ.get("FOREBAY_SEED", "1"))
@@ -33,7 +33,7 @@ def test_every_acknowledged_state_survives_kills_under_load_with_a_failing_origi
     with (
         fake_origin("--bucket", "data") as origin,
         # What was sent just before the kill is asked for once more after the origin's time-out: a short one here.
-        forked_gateway(origin.endpoint, tmp_path / "cache", origin_timeout_s="1s") as running,
+        gateway(origin.endpoint, tmp_path / "cache", origin_timeout_s="1s") as running,
     ):
         running.client().put_object(Bucket="data", Key="first", Body=b"")  # the bucket's facts are known now
         origin.set_latency(ORIGIN_LATENCY_S)
@@ -70,7 +70,7 @@ def test_a_planted_bug_is_found_by_the_ledger(bug: str, tmp_path: Path) -> None:
     found: list[str] = []
     with (
         fake_origin("--bucket", "data") as origin,
-        forked_gateway(origin.endpoint, tmp_path / "cache", bug=bug, origin_timeout_s="1s") as running,
+        gateway(origin.endpoint, tmp_path / "cache", bug=bug, origin_timeout_s="1s") as running,
     ):
         running.client().put_object(Bucket="data", Key="first", Body=b"")
         origin.set_latency(ORIGIN_LATENCY_S)

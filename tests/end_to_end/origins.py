@@ -5,6 +5,7 @@ kept, and SeaweedFS takes 15 s to stop in order.
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from typing import Any, Final, Self, TypeAlias
 
 import msgspec
 
+from tests.end_to_end.forked import ORIGIN, forker
 from tests.end_to_end.processes import (
     ORIGIN_ACCESS_KEY,
     ORIGIN_SECRET_KEY,
@@ -27,6 +29,7 @@ from tests.end_to_end.processes import (
     process,
     program,
     s3_client,
+    user_environment,
     wait_for_port,
 )
 
@@ -128,10 +131,13 @@ class FakeOriginProcess(Origin):
 def fake_origin(*arguments: str, port: int = 0) -> Iterator[FakeOriginProcess]:
     """Run the tests' own origin: in memory, steered and counted under /-/."""
     port = port or free_port()
-    command = [sys.executable, "-m", "tests.fakes.origin_server", "--port", str(port), *arguments]
-    with process(command) as running:
+    running = forker().start(ORIGIN, ["--port", str(port), *arguments], user_environment(), Path(os.devnull))
+    try:
         wait_for_port(port, running)
         yield FakeOriginProcess(f"http://127.0.0.1:{port}")
+    finally:
+        running.kill()
+        running.wait()
 
 
 def has_seaweed() -> bool:

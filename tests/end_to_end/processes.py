@@ -12,6 +12,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -25,6 +26,7 @@ import boto3  # type: ignore[import-untyped]  # it ships no types
 from botocore.config import Config  # type: ignore[import-untyped]  # it ships no types
 
 from gateway.cli import execute
+from tests.end_to_end.forked import GATEWAY, ROOT, ForkedProcess, forker
 
 S3Client: TypeAlias = Any
 """boto3 makes its clients at run time; there is no type to name."""
@@ -37,7 +39,6 @@ REGION: Final = "us-east-1"
 START_S: Final = 60.0
 PRESIGNING: Final = Config(signature_version="s3v4")
 """boto3 presigns for us-east-1 with Signature Version 2 unless told otherwise; the gateway takes Version 4, as newer regions do."""
-ROOT: Final = Path(__file__).parents[2]
 
 
 def free_port() -> int:
@@ -104,7 +105,7 @@ def process(command: list[str], cwd: Path = ROOT) -> "Iterator[subprocess.Popen[
         process.wait()
 
 
-def wait_for_port(port: int, process: "subprocess.Popen[bytes]") -> None:
+def wait_for_port(port: int, process: "subprocess.Popen[bytes] | ForkedProcess") -> None:
     """Return when something listens there; RuntimeError where the process ends first."""
     deadline = time.monotonic() + START_S
     while True:
@@ -125,6 +126,7 @@ class GatewayProcess:
         flags: Of `forebay serve`.
         started_s: How long the last start took, from the new process to the first "ready", less the time in which other
             processes had the processors.
+        bug: Planted in it: one of `planted.BUGS`, "" none.
     """
 
     origin: str
@@ -132,8 +134,9 @@ class GatewayProcess:
     settings: Mapping[str, str] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     port: int = field(default_factory=free_port)
-    process: "subprocess.Popen[bytes] | None" = None
+    process: "subprocess.Popen[bytes] | ForkedProcess | None" = None
     started_s: float = 0.0
+    bug: str = ""
 
     @property
     def scheme(self) -> str:
@@ -172,6 +175,10 @@ class GatewayProcess:
 
     def launch(self) -> Self:
         """Start the process and do not wait for it."""
+        if not self._is_preloaded:
+            arguments = ["serve", *self.flags]
+            self.process = forker().start(GATEWAY, arguments, self.environment, self.log_path, bug=self.bug)
+            return self
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "gateway", "serve", *self.flags],
@@ -181,6 +188,11 @@ class GatewayProcess:
                 stderr=subprocess.STDOUT,
             )
         return self
+
+    @property
+    def _is_preloaded(self) -> bool:
+        """Whether it needs libraries that are loaded before Python is: a fork would not have them."""
+        return "LD_PRELOAD" in self.settings
 
     def start(self) -> Self:
         """Start, and return when it is ready."""
@@ -250,19 +262,18 @@ class GatewayProcess:
         return s3_client(self.endpoint, ACCESS_KEY, SECRET_KEY, **options)
 
     def run(self, *arguments: str, timeout_s: float = 300.0) -> "subprocess.CompletedProcess[str]":
-        """Run a command of forebay with its settings."""
-        return subprocess.run(
-            [sys.executable, "-m", "gateway", *arguments],
-            env=self.environment,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        """Run a command of forebay with its settings, in a process of its own."""
+        with tempfile.TemporaryDirectory() as directory:
+            out, err = Path(directory, "out"), Path(directory, "err")
+            running = forker().start(GATEWAY, arguments, self.environment, out, err)
+            try:
+                status = running.wait(timeout_s)
+            finally:
+                running.kill()
+            return subprocess.CompletedProcess(arguments, status, out.read_text(), err.read_text())
 
     def execute(self, *arguments: str) -> tuple[int, str, str]:
-        """Do as `run` in this process, which is a second faster; give status, output and errors."""
+        """Do as `run` in this process; give status, output and errors."""
         environment = self.environment
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err), _variable("SSL_CERT_FILE", environment):
@@ -309,10 +320,12 @@ def _variable(name: str, environment: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def gateway(origin: str, cache_dir: Path, *flags: str, **settings: str) -> Iterator[GatewayProcess]:
+def gateway(
+    origin: str, cache_dir: Path, *flags: str, bug: str = "", **settings: str
+) -> Iterator[GatewayProcess]:
     """Run a gateway; `settings` are FOREBAY_* variables without the prefix, in lower case, `flags` those of `forebay serve`."""
     variables = {f"FOREBAY_{name.upper()}": value for name, value in settings.items()}
-    running = GatewayProcess(origin, cache_dir, variables, flags)
+    running = GatewayProcess(origin, cache_dir, variables, flags, bug=bug)
     try:
         yield running.start()
     finally:

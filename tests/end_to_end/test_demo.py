@@ -13,7 +13,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.end_to_end.processes import ROOT, free_port, s3_client, user_environment
+from tests.end_to_end.forked import ROOT
+from tests.end_to_end.processes import free_port, s3_client, user_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
 

@@ -17,8 +17,9 @@ from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # i
 
 from storage.types import KIB, MIB
 from tests.end_to_end.content import content
+from tests.end_to_end.forked import ROOT
 from tests.end_to_end.origins import FakeOriginProcess
-from tests.end_to_end.processes import ROOT, GatewayProcess, S3Client
+from tests.end_to_end.processes import GatewayProcess, S3Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -20,6 +20,7 @@ import re
 import ssl
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from email.utils import formatdate
 from typing import Self
@@ -437,7 +438,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         await asyncio.Event().wait()
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until interrupted; the first line of output is the URL."""
     parser = argparse.ArgumentParser(description="an in-memory S3 origin for tests")
     parser.add_argument("--port", type=int, default=0)
@@ -447,7 +448,7 @@ def main() -> None:
     parser.add_argument("--latency-s", type=float, default=0.0)
     parser.add_argument("--rate", type=float, default=0.0, help="requests a second before SlowDown")
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(parser.parse_args()))
+        asyncio.run(_serve(parser.parse_args(arguments)))
 
 
 if __name__ == "__main__":
