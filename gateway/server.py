@@ -25,6 +25,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 from msgspec.structs import replace
 
+from gateway.acceptor import Acceptor, listen
 from gateway.access_log import AccessEntry, AccessLog
 from gateway.body import IncomingBody, Intake
 from gateway.context import XML_TYPE, ObjectStore, OperationContext, RequestBody, S3Response
@@ -60,8 +61,6 @@ LINGER_S: Final = 5.0
 
 CLIENT_GONE: Final = 499
 """Counted and logged as the status of a request whose client left before its answer existed."""
-
-BACKLOG: Final = 1024
 
 _READING: Final = frozenset({"GET", "HEAD"})
 
@@ -134,7 +133,7 @@ class S3Server:
     def __init__(self, parts: ServerParts) -> None:
         self._parts: Final = parts
         self._listener: Final = Listener(self, parts.stats, parts.connections_max)
-        self._sockets: Final[list[asyncio.Server]] = []
+        self._acceptors: Final[list[Acceptor]] = []
         self._is_stopping = False
         self._cross_origin: Final = CrossOriginRules(parts.store, parts.clock)
         self._kept: Final = Written(keep_alive=True)
@@ -146,17 +145,15 @@ class S3Server:
         Raises:
             OSError: The address cannot be had.
         """
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(self._listener, host, port, ssl=context, backlog=BACKLOG)
-        self._sockets.append(server)
-        name = server.sockets[0].getsockname()
-        return name[0], name[1]
+        acceptors = await listen(host, port, self._listener, context)
+        self._acceptors.extend(acceptors)
+        return acceptors[0].address
 
     async def stop(self, grace_s: float) -> None:
         """Accept nothing more, let what runs end within `grace_s`, cut off the rest."""
         self._is_stopping = True
-        for server in self._sockets:
-            server.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
         await self._listener.stop(grace_s)
         await self._cross_origin.close()
 
