@@ -42,6 +42,7 @@ class AccessEntry(msgspec.Struct, frozen=True, gc=False):
         bytes_in: Payload bytes received, without transfer framing.
         bytes_out: Body bytes sent, which may be fewer than announced where the connection broke.
         origin_s: Time spent in calls of the origin made for this request.
+        limiter_s: Time that they waited for their turn before it.
         is_cut: The connection was ended before the answer was complete.
     """
 
@@ -61,6 +62,7 @@ class AccessEntry(msgspec.Struct, frozen=True, gc=False):
     duration_s: float
     access_key: str = ""
     is_cut: bool = False
+    limiter_s: float = 0.0
 
 
 class AccessLog:

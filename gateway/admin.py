@@ -1,7 +1,7 @@
 """What the gateway answers that is not S3: metrics, health, and the verbs of the command line.
 
     GET  /metrics                          open, path style only; on its own port where one is set
-    GET  /-/healthz                        open: the event loop answers
+    GET  /-/healthz                        open: 200 as long as the event loop answers; ok, or degraded and why
     GET  /-/ready                          open: 200 if writes are taken, 503 and why if not
     GET  /-/status                         StatusReport
     POST /-/flush?bucket=&prefix=          BarrierReport of a new barrier
@@ -109,7 +109,7 @@ class Admin:
         if request.method not in {"GET", "HEAD"}:
             return None
         if request.bucket == ADMIN_BUCKET and request.key == "healthz":
-            return _text(200, "ok\n")
+            return self._health()
         if request.bucket == ADMIN_BUCKET and request.key == "ready":
             return self._readiness()
         if self._is_metrics(request):
@@ -210,6 +210,11 @@ class Admin:
             name in request.query for name in _SIGNATURE_PARAMETERS
         )
         return not is_signed
+
+    def _health(self) -> S3Response:
+        """Always 200: to restart a gateway whose origin is away would help nobody, and stop what it serves."""
+        degraded = self._store.status().degraded
+        return _text(200, "".join(f"degraded: {reason}\n" for reason in degraded) or "ok\n")
 
     def _readiness(self) -> S3Response:
         status = self._store.status()

@@ -298,9 +298,11 @@ def _is_virtual_hosted(settings: Settings) -> bool:
 
 def _limiter_settings(settings: Settings) -> LimiterSettings:
     return LimiterSettings(
-        concurrency_start=settings.origin_concurrency,
         concurrency_max=settings.origin_concurrency,
+        bucket_concurrency_max=settings.origin_bucket_concurrency or None,
         requests_per_s=settings.origin_requests_per_s or None,
+        bucket_requests_per_s=settings.origin_bucket_requests_per_s or None,
+        flush_requests_per_s=settings.flush_requests_per_s or None,
         bytes_per_s=settings.origin_bytes_per_s or None,
         flush_bytes_per_s=settings.flush_bytes_per_s or None,
     )

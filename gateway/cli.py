@@ -263,6 +263,7 @@ def status_lines(report: StatusReport) -> list[str]:
         lines.append(
             f"lost        {report.lost_before} times, named by `forebay fsck` and in quarantine/*/losses.json"
         )
+    lines += [f"degraded    {reason}" for reason in report.degraded]
     lines += [f"unreadable  {name}: {reason}" for name, reason in report.unreadable]
     lines += [f"suspended   {bucket}: {reason}" for bucket, reason in report.suspended_buckets]
     lines += [

@@ -25,7 +25,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Final
 
-from gateway.context import S3Response
+from gateway.context import HeaderPairs, S3Response
 from storage.clock import Clock
 from storage.filesystem import File
 from storage.requests import Body, FileSpan
@@ -46,9 +46,21 @@ TURN_BYTES: Final = 4 * MIB
 
 SERVER_NAME: Final = "Forebay"
 
+REASON: Final = "x-cache-reason"
+WAIT_S_SHOWN: Final = 0.1
+"""A shorter wait for the limiter in front of the origin is not worth a word."""
+
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 
 assert STEP_BYTES % PROBE_EVERY_BYTES == 0, "a step is probed in whole runs"
+
+
+def with_wait(headers: HeaderPairs, waited_s: float) -> HeaderPairs:
+    """Say in x-cache-reason, beside what stands there, that the answer's calls of the origin waited for their turn."""
+    said = next((value for name, value in headers if name == REASON), "")
+    note = f"waited {waited_s:.1f} s for the limiter"
+    kept = tuple(pair for pair in headers if pair[0] != REASON)
+    return (*kept, (REASON, f"{said}; {note}" if said else note))
 
 
 class BrokenBodyError(ConnectionError):

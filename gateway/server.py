@@ -34,7 +34,7 @@ from gateway.form import FormBody
 from gateway.late_answer import BLANKS_EVERY_S, LONG_OPERATIONS, LateBody, answered_late
 from gateway.listener import Listener, Written
 from gateway.operations.table import operate
-from gateway.respond import Sender, Wire, head_bytes
+from gateway.respond import WAIT_S_SHOWN, Sender, Wire, head_bytes, with_wait
 from gateway.s3.auth import Authenticated, Credential, CredentialsInForce, authenticate
 from gateway.s3.dates import http_date
 from gateway.s3.errors import ErrorCode, S3Error, render
@@ -168,7 +168,7 @@ class S3Server:
             wire, raw.writer.drain, parts.workers, parts.clock, stalled_send_s=parts.stalled_send_s
         )
         exchange = _Exchange(raw, wire, sender, f"{parts.random.getrandbits(64):016X}")
-        spent = OriginTime()
+        spent = OriginTime(_client(exchange))
         origin_time.set(spent)
         try:
             with self._listener.running(raw.protocol):
@@ -178,7 +178,7 @@ class S3Server:
             raise
         finally:
             duration_s = parts.clock.monotonic_s() - started_s
-            self._record(exchange, received_at_s, duration_s, spent.spent_s)
+            self._record(exchange, received_at_s, duration_s, spent)
         is_last = exchange.will_close or exchange.is_cut or self._is_stopping
         return self._closed if is_last else self._kept
 
@@ -200,7 +200,7 @@ class S3Server:
             else ErrorCode.BAD_REQUEST
         )
         await self._send_error(exchange, S3Error(code))
-        self._record(exchange, received_at_s, parts.clock.monotonic_s() - started_s, 0.0)
+        self._record(exchange, received_at_s, parts.clock.monotonic_s() - started_s, OriginTime())
         await wire.linger(LINGER_S)
 
     async def _serve_watched(self, exchange: _Exchange, received_at_s: float) -> None:
@@ -253,6 +253,7 @@ class S3Server:
         identity = body.identity = authenticate(request, parts.credentials.by_access_key, received_at_s)
         if identity is not None:
             exchange.access_key = identity.credential.access_key
+            _note_client(exchange)
         if request.bucket == ADMIN_BUCKET:
             _require_admin(identity)
             exchange.operation = "Admin"
@@ -290,6 +291,7 @@ class S3Server:
         put = exchange.request = put_request(request, fields)
         identity = authenticate_form(fields, self._parts.credentials.by_access_key)
         exchange.access_key = identity.credential.access_key
+        _note_client(exchange)
         policy = read_policy(fields["policy"])
         check_policy(policy, fields, request.bucket, request.received_at_s)
         context = self._context(identity, form, exchange.wire)
@@ -377,6 +379,9 @@ class S3Server:
         sharing = () if exchange.request is None else await self._cross_origin.headers(exchange.request)
         if exchange.stamps or sharing:
             response = replace(response, headers=(*response.headers, *exchange.stamps, *sharing))
+        spent = origin_time.get()
+        if spent is not None and spent.limiter_s >= WAIT_S_SHOWN:
+            response = replace(response, headers=with_wait(response.headers, spent.limiter_s))
         exchange.cache = next((value for name, value in response.headers if name == "x-cache"), "")
         if exchange.raw.method == "HEAD" and response.body is not None:
             length = 0 if response.status >= 400 else response.length
@@ -414,7 +419,9 @@ class S3Server:
     def _host_id(self) -> str:
         return self._parts.store.instance_id
 
-    def _record(self, exchange: _Exchange, received_at_s: float, duration_s: float, origin_s: float) -> None:
+    def _record(
+        self, exchange: _Exchange, received_at_s: float, duration_s: float, spent: OriginTime
+    ) -> None:
         parts, request = self._parts, exchange.request
         bytes_in = exchange.body.received_bytes if exchange.body is not None else 0
         bytes_out = exchange.sender.sent_bytes
@@ -436,12 +443,25 @@ class S3Server:
                 cache=exchange.cache,
                 bytes_in=bytes_in,
                 bytes_out=bytes_out,
-                origin_s=round(origin_s, 6),
+                origin_s=round(spent.spent_s, 6),
+                limiter_s=round(spent.limiter_s, 6),
                 duration_s=round(duration_s, 6),
                 access_key=exchange.access_key,
                 is_cut=exchange.is_cut,
             )
         )
+
+
+def _client(exchange: _Exchange) -> str:
+    """Name whose request it is, for the turns that clients take at the origin: the key, and the machine that uses it."""
+    return f"{exchange.access_key}@{exchange.wire.remote.rpartition(':')[0]}"
+
+
+def _note_client(exchange: _Exchange) -> None:
+    """Write down whose request it is, now that it is known."""
+    spent = origin_time.get()
+    if spent is not None:
+        spent.client = _client(exchange)
 
 
 def _routed(request: S3Request, identity: Authenticated | None) -> Operation:

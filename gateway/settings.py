@@ -116,7 +116,9 @@ class Settings:
     origin_secret_key: str = field(repr=False)
     origin_session_token: str = field(repr=False)
     origin_concurrency: int
+    origin_bucket_concurrency: int
     origin_requests_per_s: float
+    origin_bucket_requests_per_s: float
     origin_bytes_per_s: int
     origin_timeout_s: float
     read_permit_ttl: float
@@ -125,6 +127,7 @@ class Settings:
     dirty_bytes_max: Share
     dirty_wait_s: float
     flush_concurrency: int
+    flush_requests_per_s: float
     flush_bytes_per_s: int
     scrub_bytes_per_s: int
     early_flush_bytes: int | None

@@ -26,7 +26,8 @@ from prometheus_client.registry import Collector
 
 from storage.clock import Clock
 from storage.origin.counters import SECONDS_BOUNDS
-from storage.stats import CallSeconds, Histogram, Stats
+from storage.stats import CallSeconds, Histogram, LimiterFigures, Stats
+from storage.types import Priority
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 """The media type of `Exporter.render`."""
@@ -148,7 +149,26 @@ def _origin_calls(scrape: Scrape) -> Reading:
 
 def _limiter_wait(scrape: Scrape) -> Reading:
     limiter = scrape.stats.limiter
-    return _one(Summary(0, 0.0) if limiter is None else Summary(limiter.wait_count, limiter.wait_s_sum))
+    return {} if limiter is None else {(_class(one),): waits for one, waits in limiter.waits.items()}
+
+
+def _limiter_waiting(scrape: Scrape) -> Reading:
+    limiter = scrape.stats.limiter
+    return {} if limiter is None else {(_class(one),): n for one, n in limiter.waiting_by_class.items()}
+
+
+def _of_limiter(read: Callable[[LimiterFigures], float | int | None]) -> Callable[[Scrape], Reading]:
+    """Read one number of the limiter, 0 where there is none."""
+
+    def reading(scrape: Scrape) -> Reading:
+        limiter = scrape.stats.limiter
+        return _one(0 if limiter is None else read(limiter) or 0)
+
+    return reading
+
+
+def _class(priority: Priority) -> str:
+    return priority.name.lower()
 
 
 def _histogram(seconds: CallSeconds) -> Histogram:
@@ -205,16 +225,27 @@ METRICS: Final = (
     MetricRow("forebay_origin_calls", _G, ("state",),
               "Calls of the origin now, running or waiting for the limiter.", _origin_calls),
     MetricRow("forebay_origin_throttled_total", _C, (),
-              "Answers of the origin that asked to slow down.",
-              lambda s: _one(0 if s.stats.limiter is None else s.stats.limiter.throttled_total)),
+              "Answers of the origin that asked to slow down.", _of_limiter(lambda one: one.throttled_total)),
     MetricRow("forebay_origin_refused_total", _C, (),
               "Calls that the limiter turned away because too many waited, or for too long.",
-              lambda s: _one(0 if s.stats.limiter is None else s.stats.limiter.refused_total)),
-    MetricRow("forebay_origin_limiter_wait_seconds", _S, (),
-              "How long calls waited for the limiter in front of the origin.", _limiter_wait),
+              _of_limiter(lambda one: one.refused_total)),
+    MetricRow("forebay_origin_away_total", _C, (),
+              "Calls that were not sent because the origin had not answered for a while.",
+              _of_limiter(lambda one: one.away_total)),
+    MetricRow("forebay_origin_limiter_wait_seconds", _H, ("class",),
+              "How long calls waited for the limiter in front of the origin, by priority class.", _limiter_wait),
+    MetricRow("forebay_origin_limiter_waiting", _G, ("class",),
+              "Calls that wait for the limiter now, by priority class.", _limiter_waiting),
     MetricRow("forebay_origin_concurrency_limit", _G, (),
-              "Calls of the origin that the limiter lets run at once.",
-              lambda s: _one(0 if s.stats.limiter is None else s.stats.limiter.concurrency_limit)),
+              "Calls that the limiter lets run at once to the bucket that bears least.",
+              _of_limiter(lambda one: one.concurrency_limit)),
+    MetricRow("forebay_origin_rate_limit", _G, (),
+              "The lowest request rate a second that was learnt of a bucket; 0 where none has asked to slow down.",
+              _of_limiter(lambda one: one.rate_limit_per_s)),
+    MetricRow("forebay_origin_paused_buckets", _G, (),
+              "Buckets that wait out a Retry-After.", _of_limiter(lambda one: one.paused_buckets)),
+    MetricRow("forebay_origin_away_buckets", _G, (),
+              "Buckets whose origin does not answer; asked by one request at a time.", _of_limiter(lambda one: len(one.away))),
     MetricRow("forebay_writeback_pending_objects", _G, (),
               "Acknowledged changes not yet at the origin.", lambda s: _one(s.stats.pending_objects)),
     MetricRow("forebay_writeback_pending_bytes", _G, (),

@@ -108,7 +108,7 @@ class OriginError(StorageError):
 
     Attributes:
         status: HTTP status, 0 where there was no answer.
-        code: S3 error code, or `Timeout`, `Connection`, `Incomplete`, `BadAnswer`.
+        code: S3 error code, or `Timeout`, `Connection`, `Incomplete`, `BadAnswer`, `Away`.
         body: The origin's error document as received, b"" where there was none.
         outcome_unknown: A write whose request may still have been carried out.
     """
@@ -138,6 +138,10 @@ class OriginUnavailableError(OriginError):
 
 class OriginThrottledError(OriginUnavailableError):
     """503 SlowDown or 429: slow down, then retry."""
+
+
+class OriginAwayError(OriginUnavailableError):
+    """The origin has not answered for a while, so it was not asked this time; nothing was sent. Code `Away`."""
 
 
 class OriginRefusedError(OriginError):

@@ -25,6 +25,7 @@ from storage.rows import (
 from storage.types import ObjectName
 
 QUARANTINED_SHOWN_MAX: Final = 1000
+AWAY_SHOWN_MAX: Final = 10
 ROWS_MAX: Final = 2000
 """Rows of the flush queue that one step of the event loop looks at: some milliseconds."""
 
@@ -191,7 +192,20 @@ def status_report(
         hidden=tuple((name.bucket, name.key) for name in components.hidden_writes.names),
         ignoring_conditions=components.probe.ignoring(),
         lost_before=sum(losses.total for losses in recovered.losses),
+        degraded=degraded(parts, components),
     )
+
+
+def degraded(parts: EngineParts, components: Components) -> tuple[str, ...]:
+    """Say what keeps the engine from doing all its work, from what is in memory: an origin that is away, a disk that takes no writes."""
+    away = (
+        f"the origin has not answered for {away_s:.0f} s"
+        + (f", asked for bucket {bucket}" if bucket else "")
+        + ": what is cached is served, writes are kept"
+        for bucket, away_s in itertools.islice(sorted(parts.limiter.away.items()), AWAY_SHOWN_MAX)
+    )
+    failure = components.state.failure
+    return (*away, *((f"writes are refused: {failure}",) if failure else ()))
 
 
 def _quarantined(components: Components) -> tuple[PendingLine, ...]:

@@ -344,6 +344,7 @@ class StatusReport(msgspec.Struct, frozen=True):
         settings_failure: Why the last reload of the settings was refused; the gateway's to fill in, "" where none was.
         scrub_done_at_s: Wall time at which the last whole round of the scrub ended, 0 before.
         lost_before: What repairs of the directory found lost; it stands until its report is removed, as of the start.
+        degraded: What does not work as it should while all else does, a line each.
         ignoring_conditions: Buckets whose origin was found to ignore conditions of writes (policy `on_conflict`).
     """
 
@@ -380,3 +381,4 @@ class StatusReport(msgspec.Struct, frozen=True):
     hidden: tuple[tuple[str, str], ...] = ()
     ignoring_conditions: tuple[str, ...] = ()
     lost_before: int = 0
+    degraded: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Final, Protocol
 
-from storage.types import CacheResult
+from storage.types import CacheResult, Priority
 
 WINDOW_S: Final = 300
 """The span of `cache_hit_ratio`."""
@@ -89,11 +89,18 @@ class RatioWindow:
 
 
 class OriginTime:
-    """How long one request of a client waited for the origin; the access log's `origin_s`."""
+    """How long one request of a client waited for the origin; the access log's `origin_s` and `limiter_s`.
 
-    __slots__ = ("spent_s",)
+    Attributes:
+        client: Whose request it is, for the turns that clients take at the limiter; "" for the gateway's own.
+        limiter_s: Seconds that its calls of the origin waited for their turn.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("client", "limiter_s", "spent_s")
+
+    def __init__(self, client: str = "") -> None:
+        self.client = client
+        self.limiter_s = 0.0
         self.spent_s = 0.0
 
 
@@ -106,6 +113,19 @@ def charge_origin(duration_s: float) -> None:
     charged = origin_time.get()
     if charged is not None:
         charged.spent_s += duration_s
+
+
+def charge_limiter(waited_s: float) -> None:
+    """Charge a wait for the limiter to the client's request that it was for, if any."""
+    charged = origin_time.get()
+    if charged is not None:
+        charged.limiter_s += waited_s
+
+
+def asking_client() -> str:
+    """Say whose request is being served in this context; "" in background work."""
+    charged = origin_time.get()
+    return "" if charged is None else charged.client
 
 
 class CallSeconds(Protocol):
@@ -138,12 +158,32 @@ class LimiterFigures(Protocol):
 
     throttled_total: int
     refused_total: int
-    wait_s_sum: float
-    wait_count: int
+    away_total: int
+    waits: dict[Priority, Histogram]
 
     @property
     def concurrency_limit(self) -> int:
-        """Calls that may run at once."""
+        """Calls that may run at once to the bucket that bears least."""
+        ...
+
+    @property
+    def rate_limit_per_s(self) -> float | None:
+        """The lowest learnt request rate of a bucket; None without one."""
+        ...
+
+    @property
+    def paused_buckets(self) -> int:
+        """Buckets that wait out a Retry-After."""
+        ...
+
+    @property
+    def away(self) -> dict[str, float]:
+        """Buckets whose origin does not answer, and for how many seconds."""
+        ...
+
+    @property
+    def waiting_by_class(self) -> dict[Priority, int]:
+        """Calls that wait now, by priority."""
         ...
 
     @property

@@ -46,6 +46,7 @@ CODES: Final[Mapping[type[errors.StorageError], ErrorCode]] = MappingProxyType(
         errors.LockedError: ErrorCode.INTERNAL_ERROR,
         errors.OriginError: ErrorCode.SERVICE_UNAVAILABLE,
         errors.OriginUnavailableError: ErrorCode.SERVICE_UNAVAILABLE,
+        errors.OriginAwayError: ErrorCode.SERVICE_UNAVAILABLE,
         errors.OriginThrottledError: ErrorCode.SLOW_DOWN,
         errors.OriginRefusedError: ErrorCode.SERVICE_UNAVAILABLE,
         errors.OriginSuspendedError: ErrorCode.SERVICE_UNAVAILABLE,

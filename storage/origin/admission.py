@@ -1,5 +1,8 @@
 """Carry out what `limiter.Gate` decided: callers wait here until they may go to the origin.
 
+Whose a request is, for the turns that clients take, and how long it waited, is written down at the client's request that it is made for
+(`stats.origin_time`).
+
 A waiting caller holds an event. Finished requests and one loop timer pump the gate; the timer exists only while
 time alone lets somebody through. No tasks: closing needs nothing.
 """
@@ -9,8 +12,10 @@ from types import TracebackType
 from typing import Self
 
 from storage.clock import Clock
-from storage.errors import OverloadedError
+from storage.errors import OriginAwayError, OverloadedError
+from storage.origin.counters import SECONDS_BOUNDS
 from storage.origin.limiter import Budget, Demand, Feedback, Gate, LimiterSettings
+from storage.stats import Histogram, asking_client, charge_limiter
 from storage.types import Priority
 
 _TIMER_S_MIN = 0.001
@@ -21,9 +26,11 @@ class Ticket:
 
     __slots__ = ("_demand", "_feedback", "_hint", "_limiter", "_retry_after_s", "bytes_moved")
 
-    def __init__(self, limiter: "Limiter", priority: Priority, bytes_hint: int, budget: Budget) -> None:
+    def __init__(
+        self, limiter: "Limiter", priority: Priority, bytes_hint: int, budget: Budget, bucket: str
+    ) -> None:
         self._limiter = limiter
-        self._hint = (priority, bytes_hint, budget)
+        self._hint = (priority, bytes_hint, budget, bucket)
         self._demand: Demand | None = None
         self._feedback = Feedback.NEUTRAL
         self._retry_after_s: float | None = None
@@ -47,6 +54,11 @@ class Ticket:
         self._feedback = feedback
         self._retry_after_s = retry_after_s
 
+    def answered(self) -> None:
+        """Say that the origin has answered, before the body is read: who was kept away may come."""
+        if self._demand is not None:
+            self._limiter.answered(self._demand)
+
     def give_back(self) -> None:
         """End the request; safe to call twice."""
         demand, self._demand = self._demand, None
@@ -59,8 +71,9 @@ class Limiter:
 
     Attributes:
         throttled_total: Answers that asked us to slow down.
-        wait_s_sum: Seconds that admitted callers waited, `wait_count` callers in all.
+        waits: Seconds that admitted callers waited, by priority.
         refused_total: Callers turned away because too many waited, or for too long.
+        away_total: Callers turned away because the origin was away.
     """
 
     def __init__(self, settings: LimiterSettings, clock: Clock) -> None:
@@ -70,8 +83,8 @@ class Limiter:
         self._timer: asyncio.TimerHandle | None = None
         self.throttled_total = 0
         self.refused_total = 0
-        self.wait_s_sum = 0.0
-        self.wait_count = 0
+        self.away_total = 0
+        self.waits = {priority: Histogram(SECONDS_BOUNDS) for priority in Priority}
 
     @property
     def in_flight(self) -> int:
@@ -84,37 +97,70 @@ class Limiter:
         return self._gate.waiting
 
     @property
+    def waiting_by_class(self) -> dict[Priority, int]:
+        """Callers that wait now, by priority."""
+        return self._gate.waiting_by_class()
+
+    @property
     def concurrency_limit(self) -> int:
-        """Requests that may be at the origin now."""
+        """Requests that may be under way now to the bucket that bears least."""
         return self._gate.concurrency_limit
 
     @property
     def rate_limit_per_s(self) -> float | None:
-        """The learnt request rate, None before the origin first throttled us."""
+        """The lowest learnt request rate of a bucket, None before the origin first throttled us."""
         return self._gate.rate_limit_per_s
 
-    def admit(self, priority: Priority, bytes_hint: int = 0, budget: Budget = Budget.GENERAL) -> Ticket:
-        """Give a ticket whose `async with` body may send one request of about `bytes_hint` body bytes.
+    @property
+    def paused_buckets(self) -> int:
+        """Buckets whose origin asked for a pause that is not over."""
+        return self._gate.paused(self._clock.monotonic_s())
 
-        Entering raises OverloadedError where too many callers wait or it took longer than `wait_s_max`. Cancellation
-        while waiting gives up the place.
+    @property
+    def away(self) -> dict[str, float]:
+        """Buckets whose origin does not answer, and for how many seconds; "" is the service itself."""
+        return self._gate.away(self._clock.monotonic_s())
+
+    def admit(
+        self,
+        priority: Priority,
+        bytes_hint: int = 0,
+        budget: Budget = Budget.GENERAL,
+        *,
+        bucket: str = "",
+    ) -> Ticket:
+        """Give a ticket whose `async with` body may send one request of about `bytes_hint` body bytes to a bucket, "" for the service.
+
+        Entering raises OverloadedError where too many callers wait or it took longer than `wait_s_max`, and OriginAwayError where
+        the origin has not answered for a while. Cancellation while waiting gives up the place.
         """
-        return Ticket(self, priority, bytes_hint, budget)
+        return Ticket(self, priority, bytes_hint, budget, bucket)
 
-    async def enter(self, priority: Priority, bytes_hint: int, budget: Budget) -> Demand:
+    async def enter(self, priority: Priority, bytes_hint: int, budget: Budget, bucket: str) -> Demand:
         """Wait until the demand is let through; `Ticket` calls this."""
         now_s = self._clock.monotonic_s()
         try:
-            demand = self._gate.join(now_s, priority, bytes_hint, budget)
+            demand = self._gate.join(
+                now_s, priority, bytes_hint, budget, bucket=bucket, client=asking_client()
+            )
+            self._pump()
+            if demand.granted_at_s is None:
+                await self._wait(demand)
         except OverloadedError:
             self.refused_total += 1
             raise
-        self._pump()
-        if demand.granted_at_s is None:
-            await self._wait(demand)
-        self.wait_count += 1
-        self.wait_s_sum += self._clock.monotonic_s() - now_s
+        except OriginAwayError:
+            self.away_total += 1
+            raise
+        finally:
+            waited_s = self._clock.monotonic_s() - now_s
+            charge_limiter(waited_s)
+        self.waits[priority].observe(waited_s)
         return demand
+
+    def answered(self, demand: Demand) -> None:
+        """Note that the origin is there; `Ticket` calls this."""
+        self._gate.answered(demand)
 
     def leave(
         self, demand: Demand, feedback: Feedback, bytes_moved: int, retry_after_s: float | None = None
@@ -127,17 +173,16 @@ class Limiter:
         self._pump()
 
     async def _wait(self, demand: Demand) -> None:
-        granted = asyncio.Event()
-        demand.on_grant = granted.set
+        settled = asyncio.Event()
+        demand.on_grant = settled.set
         try:
             async with asyncio.timeout(self._settings.wait_s_max):
-                await granted.wait()
+                await settled.wait()
         except TimeoutError:
             if demand.granted_at_s is not None:
                 return  # let through in the same turn: the place is ours
             self._gate.leave(demand)
-            self.refused_total += 1
-            retry_after_s = self._gate.retry_after_s(self._clock.monotonic_s())
+            retry_after_s = self._gate.retry_after_s(self._clock.monotonic_s(), demand.bucket)
             raise OverloadedError("waited too long for the origin", retry_after_s=retry_after_s) from None
         except asyncio.CancelledError:
             if demand.granted_at_s is None:
@@ -145,8 +190,13 @@ class Limiter:
             else:
                 self.leave(demand, Feedback.NEUTRAL, 0)
             raise
+        if demand.refusal is not None:
+            raise demand.refusal
 
     def _pump(self) -> None:
+        for demand in self._gate.refused():
+            if demand.on_grant is not None:
+                demand.on_grant()
         if not self._gate.waiting:
             return
         granted, wake_s = self._gate.grant(self._clock.monotonic_s())

@@ -26,6 +26,7 @@ from storage.errors import (
     NoSuchBucketError,
     NoSuchKeyError,
     NoSuchUploadError,
+    OriginAwayError,
     OriginError,
     OriginThrottledError,
     OriginUnavailableError,
@@ -39,7 +40,7 @@ from storage.origin.documents import DOCUMENT_BYTES_MAX, ERROR_BYTES_MAX
 from storage.origin.endpoint import Address, OriginSettings, Regions, address
 from storage.origin.failures import failure_in_success, failure_of, told_region
 from storage.origin.limiter import Budget, Feedback
-from storage.origin.retry import CREDENTIAL_CODES, THROTTLE_CODES, Outcome, RetryBudget, classify, delay_s
+from storage.origin.retry import CREDENTIAL_CODES, THROTTLE_CODES, Outcome, RetryBudgets, classify, delay_s
 from storage.origin.signing import EMPTY_SHA256, UNSIGNED_PAYLOAD, SigningIdentity, sign_headers
 from storage.origin.transport import Attempt, Exchange, Transport
 from storage.origin.wire import OutgoingBody, bad_answer, header_text, http_date_s
@@ -206,7 +207,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
 
 
 class Caller:
-    """Carries calls to the origin. Holds what is learnt from answers: regions, clock offset, retry budget."""
+    """Carries calls to the origin. Holds what is learnt from answers: regions, clock offset, retry budgets."""
 
     def __init__(
         self,
@@ -223,7 +224,7 @@ class Caller:
         self._clock = clock
         self._rng = rng
         self._transport = Transport(settings)
-        self._budget = RetryBudget(clock.monotonic_s())
+        self._budgets = RetryBudgets()
         self.regions = Regions(settings.region)
         self.counters = OriginCounters()
         self.clock_offset_s = 0.0
@@ -258,7 +259,8 @@ class Caller:
         Raises:
             NoSuchKeyError, NoSuchBucketError, NoSuchUploadError: As the origin says.
             OriginError: The last attempt's; for a write, `outcome_unknown` covers all attempts.
-            OverloadedError: The limiter's queue is full or too slow; nothing was sent by that attempt.
+            OriginAwayError: It has not answered for a while; nothing was sent by that attempt.
+            OverloadedError: The limiter's queue is full or too slow; likewise.
         """
         history = history or History()
         if call.within_s is not None:
@@ -307,7 +309,8 @@ class Caller:
             history.bytes_sent = attempt.bytes_sent
             self.counters.bytes_out += attempt.bytes_sent
         ticket.report(Feedback.SUCCESS)
-        self._budget.succeeded()
+        ticket.answered()
+        self._budgets.of(call.bucket, started_s).succeeded()
         return Answer(exchange, ticket, self.counters, history)
 
     async def _admitted(self, call: Call, history: History) -> Ticket:
@@ -316,7 +319,8 @@ class Caller:
         try:
             async with asyncio.timeout_at(history.until_s):
                 history.credentials = await self._credentials.credentials()
-                return await self._limiter.admit(call.priority, call.bytes_hint, budget).acquire()
+                ticket = self._limiter.admit(call.priority, call.bytes_hint, budget, bucket=call.bucket)
+                return await ticket.acquire()
         except TimeoutError as error:
             raise OriginUnavailableError(
                 "no turn to ask the origin in time", status=0, code="Timeout"
@@ -383,9 +387,12 @@ class Caller:
             return 0.0
         if not call.is_read or call.within_s is not None or not isinstance(failure, OriginUnavailableError):
             return None
-        if history.attempts >= self._settings.read_attempts or not self._budget.try_spend(
-            self._clock.monotonic_s()
-        ):
+        if isinstance(failure, OriginAwayError):
+            return None  # nothing was asked: who can do without should hear of it now
+        now_s = self._clock.monotonic_s()
+        if history.attempts >= self._settings.read_attempts:
+            return None
+        if not self._budgets.of(call.bucket, now_s).try_spend(now_s):
             return None
         return delay_s(history.attempts, self._rng.random(), failure.retry_after_s)
 
@@ -463,6 +470,17 @@ def _feedback(error: BaseException) -> Feedback:
     if isinstance(error, OriginThrottledError):
         return Feedback.THROTTLED
     if isinstance(error, OriginUnavailableError):
-        return Feedback.TIMED_OUT if error.code == "Timeout" else Feedback.NEUTRAL
+        return unavailable_feedback(error)
     # Any other answer, a refusal too, shows an origin that keeps up.
     return Feedback.SUCCESS if isinstance(error, StorageError) else Feedback.NEUTRAL
+
+
+def unavailable_feedback(error: OriginUnavailableError) -> Feedback:
+    """Say what no answer, or that of a server which failed, shows of the origin.
+
+    502 and 504 are the word of somebody in between that the origin itself did not answer (RFC 9110 sections 15.6.3, 15.6.5).
+    """
+    if error.code == "Timeout":
+        return Feedback.TIMED_OUT
+    is_away = (error.status == 0 and error.code == "Connection") or error.status in {502, 504}
+    return Feedback.FAILED if is_away else Feedback.NEUTRAL

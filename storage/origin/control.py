@@ -22,13 +22,12 @@ from botocore.loaders import create_loader  # type: ignore[import-untyped]  # as
 
 from storage.errors import (
     NoSuchBucketError,
-    OriginError,
     OriginThrottledError,
     OriginUnavailableError,
     StorageError,
 )
 from storage.origin.admission import Limiter
-from storage.origin.calls import answer_read
+from storage.origin.calls import answer_read, unavailable_feedback
 from storage.origin.credentials import Credentials, CredentialSource
 from storage.origin.documents import ErrorDocument
 from storage.origin.endpoint import OriginSettings, Regions, address
@@ -262,7 +261,7 @@ class ControlLane:
         for is_last in (False, True):
             credentials = await self._credentials.credentials()
             region = self._regions.of(bucket)
-            async with self._limiter.admit(Priority.FOREGROUND) as ticket:
+            async with self._limiter.admit(Priority.FOREGROUND, bucket=bucket) as ticket:
                 try:
                     async with self._client(credentials, region) as s3:
                         answer = await call(s3)
@@ -274,7 +273,7 @@ class ControlLane:
                         raise failure from error
                 except BotoCoreError as error:
                     is_timeout = isinstance(error, (ConnectTimeoutError, ReadTimeoutError))
-                    ticket.report(Feedback.TIMED_OUT if is_timeout else Feedback.NEUTRAL)
+                    ticket.report(Feedback.TIMED_OUT if is_timeout else Feedback.FAILED)
                     code = "Timeout" if is_timeout else "Connection"
                     raise OriginUnavailableError(
                         f"no answer of the origin: {error}", status=0, code=code
@@ -356,6 +355,4 @@ def _failure(refusal: _Refusal, bucket: str, *, is_head: bool) -> StorageError:
 def _feedback(failure: StorageError) -> Feedback:
     if isinstance(failure, OriginThrottledError):
         return Feedback.THROTTLED
-    return (
-        Feedback.NEUTRAL if isinstance(failure, OriginError) and failure.status >= 500 else Feedback.SUCCESS
-    )
+    return unavailable_feedback(failure) if isinstance(failure, OriginUnavailableError) else Feedback.SUCCESS

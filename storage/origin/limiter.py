@@ -1,13 +1,16 @@
-"""Decide what may go to the origin now: rates, an adaptive limit, priorities, a bounded queue.
+"""Decide what may go to the origin now: rates, learnt limits, priorities, fairness, a bounded queue.
 
 Pure: `now_s` comes in, decisions go out; `admission.py` carries them out. Theory of operation:
 
-- `Gate.join` queues a demand in its priority's FIFO, or refuses it where that FIFO is full.
+- `Gate.join` queues a demand in its priority's line, or refuses it where that line is full or its bucket's origin is away.
 - `Gate.grant` lets waiting demands through while a slot, a request token and a byte budget are there. Which class is next is
   decided by weights (start-time fair queueing): a class gets at least its share of what all ask for, so none starves, and
-  what a class does not use goes to the others. Unused credit is not saved up.
-- `Gate.finish` takes back the slot and learns from the answer: additive increase, multiplicative decrease. Requests that
-  were sent before the last decrease do not decrease again: they saw the load of before.
+  what a class does not use goes to the others. Unused credit is not saved up. Within a class clients take turns (`fair_queue.py`).
+- `Gate.finish` takes back the slot and learns from the answer (`pacing.py`, `circuit.py`).
+
+Caps of the settings hold over everything that is sent, whatever is learnt: in any `t` seconds at most `rate * t` and a burst of a
+twentieth of a second leave. What flushes send counts against their own caps too. What is learnt is learnt for each bucket, since S3 limits
+each for itself (AWS User Guide "Optimizing Amazon S3 performance"): a bucket that is throttled, paused or away holds up no other.
 
 Classes behind the foreground leave a quarter of the slots free, so that a reader never waits for uploads alone. Bytes are
 paid when the demand is let through, in full; a budget in debt lets nothing more through until it is paid. (Waiting for
@@ -15,11 +18,15 @@ the whole amount to be there would starve large bodies behind small ones.)
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import OverloadedError
+from storage.errors import OriginAwayError, OverloadedError, StorageError
+from storage.origin.circuit import Circuit
+from storage.origin.fair_queue import FairQueue
+from storage.origin.pacing import BURST_S, AdaptiveConcurrency, AdaptiveRate, TokenBucket
 from storage.types import MIB, Priority
 
 if TYPE_CHECKING:
@@ -41,19 +48,18 @@ assert set(WEIGHTS) == set(Priority), "each priority has a weight"
 PAUSE_S_MAX: Final = 30.0
 """A longer Retry-After is cut to this, so that a wrong one does not stop the gateway for hours."""
 
-CUT_CONCURRENCY: Final = 0.5
-CUT_RATE: Final = 0.7
-"""What a throttled answer leaves of the limits."""
+SITES_MAX: Final = 1000
+"""So many buckets are known to the limiter; beyond it the one that was used longest ago is forgotten, if nothing of it is under way."""
 
-FORGET_RATE_S: Final = 600.0
-"""The rate limit goes away after so long without a throttled answer."""
+CONCURRENCY_BACK: Final = 2
+"""So many requests at a time at first to a bucket that was away."""
 
-RATE_FLOOR_PER_S: Final = 2.0
-METER_BIN_S: Final = 0.5
+FEW: Final = 16
+"""A full line takes in who waits with less than this part of it, so that no client's requests keep all others out."""
 
 
 class Budget(StrEnum):
-    """Which byte and request budgets a demand is paid from."""
+    """Which budgets a demand is paid from beside the one of all."""
 
     GENERAL = "general"
     FLUSH = "flush"
@@ -65,187 +71,9 @@ class Feedback(StrEnum):
     SUCCESS = "success"
     THROTTLED = "throttled"
     TIMED_OUT = "timed_out"
+    FAILED = "failed"
+    """There was no connection, or only somebody's word that the origin cannot be reached."""
     NEUTRAL = "neutral"
-
-
-class TokenBucket:
-    """At most `burst + rate * t` tokens in any `t` seconds."""
-
-    __slots__ = ("_burst", "_level", "_rate", "_seen_s")
-
-    def __init__(self, *, rate: float, burst: float, now_s: float) -> None:
-        if rate <= 0 or burst <= 0:
-            raise ValueError(f"rate and burst must be positive, not {rate} and {burst}")
-        self._rate = rate
-        self._burst = burst
-        self._level = burst
-        self._seen_s = now_s
-
-    @property
-    def rate(self) -> float:
-        """Tokens a second."""
-        return self._rate
-
-    def take(self, now_s: float, amount: float) -> float:
-        """Take `amount` tokens and return 0, or take nothing and return the seconds until they will be there.
-
-        Raises:
-            ValueError: The amount is over the burst and would never be there.
-        """
-        if amount > self._burst:
-            raise ValueError(f"{amount} tokens do not fit a burst of {self._burst}")
-        wait_s = self.wait_s(now_s, amount)
-        if wait_s == 0.0:
-            self._level -= amount
-        return wait_s
-
-    def wait_s(self, now_s: float, amount: float = 0.0) -> float:
-        """Say in how many seconds `amount` tokens are there; with amount 0, until there is no debt."""
-        self._refill(now_s)
-        return max(0.0, (amount - self._level) / self._rate)
-
-    def charge(self, now_s: float, amount: float) -> None:
-        """Pay `amount` now, into debt if need be; a negative amount gives back."""
-        self._refill(now_s)
-        self._level = min(self._burst, self._level - amount)
-
-    def set_rate(self, now_s: float, *, rate: float, burst: float) -> None:
-        """Go on at another rate; the level is kept, within the new burst."""
-        self._refill(now_s)
-        self._rate = rate
-        self._burst = burst
-        self._level = min(self._level, burst)
-
-    def _refill(self, now_s: float) -> None:
-        if now_s > self._seen_s:
-            self._level = min(self._burst, self._level + (now_s - self._seen_s) * self._rate)
-            self._seen_s = now_s
-
-
-class AdaptiveConcurrency:
-    """How many requests may be in flight: up by one a round of successes, halved when the origin is overloaded."""
-
-    __slots__ = ("_ceiling", "_cut_at_s", "_limit")
-
-    def __init__(self, *, start: int, ceiling: int) -> None:
-        if not 1 <= start <= ceiling:
-            raise ValueError(f"a concurrency limit starts in 1 to {ceiling}, not at {start}")
-        self._limit = float(start)
-        self._ceiling = ceiling
-        self._cut_at_s = float("-inf")
-
-    @property
-    def limit(self) -> int:
-        """Requests that may be in flight, at least 1."""
-        return int(self._limit)
-
-    def succeeded(self, *, in_flight: int) -> None:
-        """Rise, if the limit was in use: a limit that nobody reaches teaches nothing."""
-        if 2 * in_flight >= self._limit:
-            self._limit = min(self._ceiling, self._limit + 1.0 / self._limit)
-
-    def overloaded(self, now_s: float, *, sent_at_s: float) -> None:
-        """Halve, once for all requests that were in flight together."""
-        if sent_at_s > self._cut_at_s:
-            self._limit = max(1.0, self._limit * CUT_CONCURRENCY)
-            self._cut_at_s = now_s
-
-
-class RateMeter:
-    """Events a second, smoothed over a few bins of half a second."""
-
-    __slots__ = ("_bin", "_count", "_rate")
-
-    def __init__(self, now_s: float) -> None:
-        self._bin = now_s
-        self._count = 0
-        self._rate = 0.0
-
-    def add(self, now_s: float) -> None:
-        """Count one event."""
-        self._roll(now_s)
-        self._count += 1
-
-    def rate(self, now_s: float) -> float:
-        """Events a second, the bin that is still open included where it says more."""
-        self._roll(now_s)
-        return max(self._rate, self._count / METER_BIN_S)
-
-    def _roll(self, now_s: float) -> None:
-        elapsed_s = now_s - self._bin
-        if elapsed_s < METER_BIN_S:
-            return
-        keep = 0.5 ** (elapsed_s / METER_BIN_S)
-        self._rate = keep * self._rate + (1.0 - keep) * self._count / elapsed_s
-        self._count = 0
-        self._bin = now_s
-
-
-class AdaptiveRate:
-    """Requests a second that the origin takes: no limit until its first throttled answer, then found by AIMD."""
-
-    __slots__ = ("_bucket", "_cut_at_s", "_grown_at_s", "_meter", "_step_per_s", "_throttled_at_s")
-
-    def __init__(self, now_s: float) -> None:
-        self._meter = RateMeter(now_s)
-        self._bucket: TokenBucket | None = None
-        self._cut_at_s = float("-inf")
-        self._throttled_at_s = float("-inf")
-        self._grown_at_s = now_s
-        self._step_per_s = 1.0
-
-    @property
-    def limit_per_s(self) -> float | None:
-        """The limit, None without one."""
-        return None if self._bucket is None else self._bucket.rate
-
-    def wait_s(self, now_s: float) -> float:
-        """Say in how many seconds the next request may go."""
-        self._grow(now_s)
-        return 0.0 if self._bucket is None else self._bucket.wait_s(now_s, 1.0)
-
-    def sent(self, now_s: float) -> None:
-        """Count a request that goes now."""
-        self._meter.add(now_s)
-        if self._bucket is not None:
-            self._bucket.charge(now_s, 1.0)
-
-    def throttled(self, now_s: float, *, sent_at_s: float) -> None:
-        """Set or cut the limit, once for all requests that were in flight together."""
-        self._throttled_at_s = now_s
-        if sent_at_s <= self._cut_at_s:
-            return
-        self._cut_at_s = now_s
-        measured = self._meter.rate(now_s)
-        if self._bucket is None:
-            # Recover the rate of before in some twenty seconds, however high it was.
-            self._step_per_s = max(1.0, measured / 20)
-            self._set(now_s, measured * CUT_RATE)
-        else:
-            self._set(now_s, min(self._bucket.rate, max(measured, RATE_FLOOR_PER_S)) * CUT_RATE)
-
-    def timed_out(self, now_s: float, *, sent_at_s: float) -> None:
-        """Cut a limit that exists; a time-out alone makes none."""
-        if self._bucket is not None:
-            self.throttled(now_s, sent_at_s=sent_at_s)
-
-    def _grow(self, now_s: float) -> None:
-        if self._bucket is None or now_s - self._grown_at_s < METER_BIN_S:
-            return
-        if now_s - self._throttled_at_s > FORGET_RATE_S:
-            self._bucket = None
-            return
-        self._set(now_s, self._bucket.rate + self._step_per_s * (now_s - self._grown_at_s))
-
-    def _set(self, now_s: float, rate: float) -> None:
-        rate = max(RATE_FLOOR_PER_S, rate)
-        burst = max(1.0, rate * METER_BIN_S)
-        self._grown_at_s = now_s
-        if self._bucket is None:
-            self._bucket = TokenBucket(rate=rate, burst=burst, now_s=now_s)
-            self._bucket.charge(now_s, burst)  # the burst is what was just throttled
-        else:
-            self._bucket.set_rate(now_s, rate=rate, burst=burst)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,14 +81,19 @@ class LimiterSettings:
     """Bounds of the limiter. A rate of None is unlimited.
 
     Attributes:
-        concurrency_start: In flight before anything is learnt.
-        queue_max: Waiting demands of one priority; more are refused.
+        concurrency_start: In flight to one bucket before anything is learnt.
+        concurrency_max: In flight in all.
+        bucket_concurrency_max: In flight to one bucket; None for no bound of its own.
+        bucket_requests_per_s: To one bucket.
+        queue_max: Waiting demands of one priority; more are refused, but for those of clients that wait with few.
         wait_s_max: A demand that waited longer is refused.
     """
 
-    concurrency_start: int = 64
+    concurrency_start: int = 16
     concurrency_max: int = 256
+    bucket_concurrency_max: int | None = None
     requests_per_s: float | None = None
+    bucket_requests_per_s: float | None = None
     flush_requests_per_s: float | None = None
     bytes_per_s: float | None = None
     flush_bytes_per_s: float | None = None
@@ -270,31 +103,104 @@ class LimiterSettings:
     def __post_init__(self) -> None:
         if self.queue_max < 1 or self.wait_s_max <= 0:
             raise ValueError("queue_max and wait_s_max must be positive")
+        if self.concurrency_max < 1 or (self.bucket_concurrency_max or 1) < 1:
+            raise ValueError("something must be able to run")
 
 
 class Demand:
-    """One request that wants to go: waiting, then in flight, then finished. Made and owned by `Gate`."""
+    """One request that wants to go: waiting, then in flight, then finished. Made and owned by `Gate`.
 
-    __slots__ = ("budget", "bytes_hint", "granted_at_s", "joined_at_s", "on_grant", "priority")
+    Attributes:
+        is_probe: It looks whether an origin that was away is back.
+        refusal: Why it will never go; it waits no more then.
+        on_grant: Called by the owner when either has come.
+    """
 
-    def __init__(self, priority: Priority, budget: Budget, bytes_hint: int, joined_at_s: float) -> None:
+    __slots__ = (
+        "bucket",
+        "budget",
+        "bytes_hint",
+        "client",
+        "granted_at_s",
+        "is_probe",
+        "joined_at_s",
+        "on_grant",
+        "priority",
+        "refusal",
+    )
+
+    def __init__(  # all that a demand is
+        self,
+        priority: Priority,
+        budget: Budget,
+        bytes_hint: int,
+        joined_at_s: float,
+        *,
+        bucket: str = "",
+        client: str = "",
+    ) -> None:
         self.priority = priority
         self.budget = budget
         self.bytes_hint = bytes_hint
         self.joined_at_s = joined_at_s
+        self.bucket = bucket
+        self.client = client
         self.granted_at_s: float | None = None
+        self.is_probe = False
+        self.refusal: StorageError | None = None
         self.on_grant: Callable[[], object] | None = None
 
 
 class _Class:
-    """The demands of one priority that wait, in order, and the class's place in the fair queue."""
+    """The demands of one priority that wait, and the class's place in the fair queue of classes."""
 
     __slots__ = ("finish_tag", "waiting", "weight")
 
     def __init__(self, weight: float) -> None:
-        self.waiting: OrderedDict[int, Demand] = OrderedDict()
+        self.waiting: FairQueue[Demand] = FairQueue()
         self.finish_tag = 0.0
         self.weight = weight
+
+
+class _Site:
+    """What is known of one bucket's origin, and what is under way there."""
+
+    __slots__ = ("circuit", "concurrency", "in_flight", "paused_until_s", "rate", "requests", "waiting")
+
+    def __init__(self, settings: LimiterSettings, now_s: float) -> None:
+        ceiling = min(settings.concurrency_max, settings.bucket_concurrency_max or settings.concurrency_max)
+        self.concurrency = AdaptiveConcurrency(
+            start=min(settings.concurrency_start, ceiling), ceiling=ceiling
+        )
+        self.rate = AdaptiveRate(now_s)
+        self.circuit = Circuit()
+        self.requests = _requests(settings.bucket_requests_per_s, now_s)
+        self.paused_until_s = float("-inf")
+        self.in_flight = 0
+        self.waiting = 0
+
+    def wait_s(self, now_s: float) -> float:
+        """Say in how many seconds the next request may go; inf where none will before something else happens."""
+        if not self.circuit.may_pass(now_s):
+            return float("inf")
+        wait_s = max(0.0, self.paused_until_s - now_s, self.rate.wait_s(now_s))
+        return wait_s if self.requests is None else max(wait_s, self.requests.wait_s(now_s, 1.0))
+
+    def sent(self, now_s: float, demand: Demand) -> None:
+        """Pay for a request that goes now."""
+        self.in_flight += 1
+        self.waiting -= 1
+        demand.is_probe = self.circuit.passed()
+        self.rate.sent(now_s)
+        if self.requests is not None:
+            self.requests.charge(now_s, 1.0)
+
+    def throttled(self, now_s: float, *, sent_at_s: float, retry_after_s: float | None) -> None:
+        """Learn from an answer that asks for less."""
+        self.rate.throttled(now_s, sent_at_s=sent_at_s)
+        self.concurrency.overloaded(now_s, sent_at_s=sent_at_s, rate_per_s=self.rate.limit_per_s or 0.0)
+        if retry_after_s is not None:
+            self.paused_until_s = max(self.paused_until_s, now_s + min(retry_after_s, PAUSE_S_MAX))
 
 
 class Gate:
@@ -303,21 +209,18 @@ class Gate:
     def __init__(self, settings: LimiterSettings, now_s: float) -> None:
         self._settings = settings
         self._classes = {priority: _Class(WEIGHTS[priority]) for priority in Priority}
+        self._sites: OrderedDict[str, _Site] = OrderedDict()
         self._virtual = 0.0
         self._waiting = 0
         self._in_flight = 0
-        self._paused_until_s = float("-inf")
-        self._concurrency = AdaptiveConcurrency(
-            start=settings.concurrency_start, ceiling=settings.concurrency_max
-        )
-        self._rate = AdaptiveRate(now_s)
+        self._refused: list[Demand] = []
         self._requests = {
-            Budget.GENERAL: _bucket(settings.requests_per_s, 1.0, now_s),
-            Budget.FLUSH: _bucket(settings.flush_requests_per_s, 1.0, now_s),
+            Budget.GENERAL: _requests(settings.requests_per_s, now_s),
+            Budget.FLUSH: _requests(settings.flush_requests_per_s, now_s),
         }
         self._bytes = {
-            Budget.GENERAL: _bucket(settings.bytes_per_s, float(MIB), now_s),
-            Budget.FLUSH: _bucket(settings.flush_bytes_per_s, float(MIB), now_s),
+            Budget.GENERAL: _bytes(settings.bytes_per_s, now_s),
+            Budget.FLUSH: _bytes(settings.flush_bytes_per_s, now_s),
         }
 
     @property
@@ -330,49 +233,85 @@ class Gate:
         """Demands not yet let through."""
         return self._waiting
 
+    def waiting_by_class(self) -> dict[Priority, int]:
+        """Say how many wait in each class."""
+        return {priority: len(line.waiting) for priority, line in self._classes.items()}
+
     @property
     def concurrency_limit(self) -> int:
-        """What may be in flight now."""
-        return self._concurrency.limit
+        """What may be in flight now to the bucket that bears least of those that are known."""
+        limits = (site.concurrency.limit for site in self._sites.values())
+        return min(limits, default=min(self._settings.concurrency_start, self._settings.concurrency_max))
 
     @property
     def rate_limit_per_s(self) -> float | None:
-        """The learnt request rate, None before the first throttled answer."""
-        return self._rate.limit_per_s
+        """The lowest learnt request rate of a bucket, None before the first throttled answer."""
+        rates = [site.rate.limit_per_s for site in self._sites.values()]
+        return min((rate for rate in rates if rate is not None), default=None)
 
-    def join(self, now_s: float, priority: Priority, bytes_hint: int, budget: Budget) -> Demand:
-        """Queue a demand; `grant` says when it may go.
+    def paused(self, now_s: float) -> int:
+        """Say how many buckets wait out a Retry-After."""
+        return sum(now_s < site.paused_until_s for site in self._sites.values())
+
+    def away(self, now_s: float) -> dict[str, float]:
+        """Give the buckets whose origin is away, and for how many seconds; "" is the service itself."""
+        sites = self._sites.items()
+        return {bucket: site.circuit.away_s(now_s) for bucket, site in sites if site.circuit.is_open}
+
+    def join(
+        self,
+        now_s: float,
+        priority: Priority,
+        bytes_hint: int,
+        budget: Budget,
+        *,
+        bucket: str = "",
+        client: str = "",
+    ) -> Demand:
+        """Queue a demand; `grant` says when it may go, or that it may not.
 
         Raises:
+            OriginAwayError: The bucket's origin is away, and it is not yet time to look again.
             OverloadedError: Too many of this priority wait already.
         """
-        waiting = self._classes[priority].waiting
-        if len(waiting) >= self._settings.queue_max:
+        site = self._site(bucket, now_s)
+        if not site.circuit.may_pass(now_s) or (site.circuit.is_open and site.waiting):
+            raise _away(site, now_s)
+        line = self._classes[priority].waiting
+        room = self._settings.queue_max
+        if len(line) >= room and (len(line) >= 2 * room or line.waiting_of(client) >= room // FEW):
             raise OverloadedError(
-                "too many requests wait for the origin", retry_after_s=self.retry_after_s(now_s)
+                "too many requests wait for the origin", retry_after_s=self.retry_after_s(now_s, bucket)
             )
-        demand = Demand(priority, budget, bytes_hint, now_s)
-        waiting[id(demand)] = demand
+        demand = Demand(priority, budget, bytes_hint, now_s, bucket=bucket, client=client)
+        line.add(demand)
+        site.waiting += 1
         self._waiting += 1
         return demand
 
     def leave(self, demand: Demand) -> None:
         """Forget a demand that is still waiting."""
         assert demand.granted_at_s is None, "a demand in flight is finished, not left"
-        del self._classes[demand.priority].waiting[id(demand)]
-        self._waiting -= 1
+        if demand.refusal is None:
+            self._classes[demand.priority].waiting.discard(demand)
+            self._sites[demand.bucket].waiting -= 1
+            self._waiting -= 1
 
     def grant(self, now_s: float) -> tuple[list[Demand], float | None]:
         """Let through what may go now, in order; say in how many seconds more may go, None where no time helps."""
-        if now_s < self._paused_until_s:
-            return [], (self._paused_until_s - now_s if self._waiting else None)
         granted: list[Demand] = []
         while self._waiting:
             best, wake_s = self._next(now_s)
             if best is None:
                 return granted, wake_s
-            granted.append(self._let_through(now_s, best))
+            self._let_through(now_s, best)
+            granted.append(best)
         return granted, None
+
+    def refused(self) -> list[Demand]:
+        """Give what will never go, since its bucket's origin is away by now; each once."""
+        refused, self._refused = self._refused, []
+        return refused
 
     def finish(
         self,
@@ -385,78 +324,162 @@ class Gate:
     ) -> None:
         """Take the slot back and learn from the answer. `bytes_moved` settles the hint that was paid."""
         assert demand.granted_at_s is not None, "only what was let through finishes"
-        sent_at_s = demand.granted_at_s
+        site, sent_at_s = self._sites[demand.bucket], demand.granted_at_s
+        self._note_life(now_s, demand, site, feedback)
         match feedback:
             case Feedback.SUCCESS:
-                self._concurrency.succeeded(in_flight=self._in_flight)
+                site.concurrency.succeeded(in_flight=site.in_flight, held_s=now_s - sent_at_s)
             case Feedback.THROTTLED:
-                self._concurrency.overloaded(now_s, sent_at_s=sent_at_s)
-                self._rate.throttled(now_s, sent_at_s=sent_at_s)
-                if retry_after_s is not None:
-                    self._paused_until_s = max(self._paused_until_s, now_s + min(retry_after_s, PAUSE_S_MAX))
+                site.throttled(now_s, sent_at_s=sent_at_s, retry_after_s=retry_after_s)
             case Feedback.TIMED_OUT:
-                self._concurrency.overloaded(now_s, sent_at_s=sent_at_s)
-                self._rate.timed_out(now_s, sent_at_s=sent_at_s)
-            case Feedback.NEUTRAL:
+                site.concurrency.overloaded(now_s, sent_at_s=sent_at_s)
+                site.rate.timed_out(now_s, sent_at_s=sent_at_s)
+            case Feedback.FAILED | Feedback.NEUTRAL:
                 pass
-        bucket = self._bytes[demand.budget]
-        if bucket is not None:
-            bucket.charge(now_s, bytes_moved - demand.bytes_hint)
+        for budget in {Budget.GENERAL, demand.budget}:
+            bucket = self._bytes[budget]
+            if bucket is not None:
+                bucket.charge(now_s, bytes_moved - demand.bytes_hint)
+        site.in_flight -= 1
         self._in_flight -= 1
-        assert self._in_flight >= 0, "each demand finishes once"
+        assert site.in_flight >= 0, "each demand finishes once"
 
-    def retry_after_s(self, now_s: float) -> float:
+    def answered(self, demand: Demand) -> None:
+        """Note that the origin has answered, whatever it said; whoever comes now is let through again, few at a time at first."""
+        site = self._sites[demand.bucket]
+        if site.circuit.answered():
+            site.concurrency.restart(CONCURRENCY_BACK)
+
+    def retry_after_s(self, now_s: float, bucket: str = "") -> float:
         """Say when a refused caller may come again."""
-        return max(1.0, self._paused_until_s - now_s)
+        site = self._sites.get(bucket)
+        return 1.0 if site is None else max(1.0, site.paused_until_s - now_s)
 
-    def _next(self, now_s: float) -> tuple[Priority | None, float | None]:
-        best: Priority | None = None
+    def _note_life(self, now_s: float, demand: Demand, site: _Site, feedback: Feedback) -> None:
+        """Tell the circuit whether the origin is there; where it went away, turn away all that wait for it."""
+        assert demand.granted_at_s is not None, "it went"
+        match feedback:
+            case Feedback.SUCCESS | Feedback.THROTTLED:
+                self.answered(demand)
+            case Feedback.TIMED_OUT | Feedback.FAILED:
+                if site.circuit.failed(now_s, sent_at_s=demand.granted_at_s, is_probe=demand.is_probe):
+                    self._turn_away(now_s, demand.bucket, site)
+            case Feedback.NEUTRAL:
+                if demand.is_probe:
+                    site.circuit.gave_up()
+
+    def _turn_away(self, now_s: float, bucket: str, site: _Site) -> None:
+        for line in self._classes.values():
+            for demand in line.waiting.drop_bucket(bucket):
+                demand.refusal = _away(site, now_s)
+                site.waiting -= 1
+                self._waiting -= 1
+                self._refused.append(demand)
+
+    def _site(self, bucket: str, now_s: float) -> _Site:
+        site = self._sites.get(bucket)
+        if site is None:
+            if len(self._sites) >= SITES_MAX:
+                self._forget_one()
+            site = self._sites[bucket] = _Site(self._settings, now_s)
+        self._sites.move_to_end(bucket)
+        return site
+
+    def _forget_one(self) -> None:
+        for bucket, site in self._sites.items():
+            if not site.in_flight and not site.waiting:
+                del self._sites[bucket]
+                return
+
+    def _next(self, now_s: float) -> tuple[Demand | None, float | None]:
+        best: Demand | None = None
         best_tag = float("inf")
         wake_s: float | None = None
+        waits: dict[str, float] = {}
         for priority, line in self._classes.items():
-            if not line.waiting or not self._has_slot(priority):
-                continue
-            wait_s = self._wait_s(now_s, next(iter(line.waiting.values())).budget)
-            if wait_s > 0.0:
-                wake_s = wait_s if wake_s is None else min(wake_s, wait_s)
-                continue
             tag = max(line.finish_tag, self._virtual)
-            if tag < best_tag:
-                best, best_tag = priority, tag
+            if not line.waiting or tag >= best_tag or not self._has_slot(priority, self._in_flight, None):
+                continue
+            head, wait_s = self._head(now_s, priority, line, waits)
+            if head is not None:
+                best, best_tag = head, tag
+            elif wait_s < float("inf"):
+                wake_s = wait_s if wake_s is None else min(wake_s, wait_s)
         return best, wake_s
 
-    def _has_slot(self, priority: Priority) -> bool:
-        limit = self._concurrency.limit
+    def _head(
+        self, now_s: float, priority: Priority, line: _Class, waits: dict[str, float]
+    ) -> tuple[Demand | None, float]:
+        """Find which demand of a class is next of those whose bucket may be asked; else in how many seconds one may be."""
+        best: tuple[float, int, Demand] | None = None
+        soonest_s = float("inf")
+        for demand_at in self._heads(line):
+            demand = demand_at[2]
+            site = self._sites[demand.bucket]
+            if not self._has_slot(priority, site.in_flight, site):
+                continue
+            if demand.bucket not in waits:
+                waits[demand.bucket] = site.wait_s(now_s)
+            wait_s = max(waits[demand.bucket], self._budget_wait_s(now_s, demand.budget))
+            if wait_s > 0.0:
+                soonest_s = min(soonest_s, wait_s)
+            elif best is None or demand_at[:2] < best[:2]:
+                best = demand_at
+        return (None if best is None else best[2]), soonest_s
+
+    def _heads(self, line: _Class) -> Iterator[tuple[float, int, Demand]]:
+        for bucket in line.waiting.buckets():
+            head = line.waiting.head(bucket)
+            if head is not None:
+                yield head
+
+    def _has_slot(self, priority: Priority, in_flight: int, site: _Site | None) -> bool:
+        limit = self._settings.concurrency_max if site is None else site.concurrency.limit
         if priority is not Priority.FOREGROUND:
             limit -= limit // 4
-        return self._in_flight < limit
+        return in_flight < limit
 
-    def _wait_s(self, now_s: float, budget: Budget) -> float:
-        wait_s = self._rate.wait_s(now_s)
-        requests, moved = self._requests[budget], self._bytes[budget]
-        if requests is not None:
-            wait_s = max(wait_s, requests.wait_s(now_s, 1.0))
-        if moved is not None:
-            wait_s = max(wait_s, moved.wait_s(now_s))
+    def _budget_wait_s(self, now_s: float, budget: Budget) -> float:
+        wait_s = 0.0
+        for one in {Budget.GENERAL, budget}:
+            requests, moved = self._requests[one], self._bytes[one]
+            if requests is not None:
+                wait_s = max(wait_s, requests.wait_s(now_s, 1.0))
+            if moved is not None:
+                wait_s = max(wait_s, moved.wait_s(now_s))
         return wait_s
 
-    def _let_through(self, now_s: float, priority: Priority) -> Demand:
-        line = self._classes[priority]
+    def _let_through(self, now_s: float, demand: Demand) -> None:
+        line = self._classes[demand.priority]
         self._virtual = max(line.finish_tag, self._virtual)
         line.finish_tag = self._virtual + 1.0 / line.weight
-        _, demand = line.waiting.popitem(last=False)
+        line.waiting.take(demand)
         self._waiting -= 1
         self._in_flight += 1
         demand.granted_at_s = now_s
-        self._rate.sent(now_s)
-        requests, moved = self._requests[demand.budget], self._bytes[demand.budget]
-        if requests is not None:
-            requests.charge(now_s, 1.0)
-        if moved is not None:
-            moved.charge(now_s, demand.bytes_hint)
-        return demand
+        self._sites[demand.bucket].sent(now_s, demand)
+        for budget in {Budget.GENERAL, demand.budget}:
+            requests, moved = self._requests[budget], self._bytes[budget]
+            if requests is not None:
+                requests.charge(now_s, 1.0)
+            if moved is not None:
+                moved.charge(now_s, demand.bytes_hint)
 
 
-def _bucket(rate: float | None, burst_min: float, now_s: float) -> TokenBucket | None:
-    """Make a bucket with half a second of burst, None for no limit."""
-    return None if rate is None else TokenBucket(rate=rate, burst=max(burst_min, rate / 2), now_s=now_s)
+def _away(site: _Site, now_s: float) -> OriginAwayError:
+    return OriginAwayError(
+        f"the origin has not answered for {site.circuit.away_s(now_s):.0f} s; it is asked again from time to time",
+        status=0,
+        code="Away",
+        retry_after_s=site.circuit.retry_after_s(now_s),
+    )
+
+
+def _requests(rate: float | None, now_s: float) -> TokenBucket | None:
+    """Make a bucket of requests, None for no limit; its burst is small, since the origin's may be."""
+    return None if rate is None else TokenBucket(rate=rate, burst=max(1.0, rate * BURST_S), now_s=now_s)
+
+
+def _bytes(rate: float | None, now_s: float) -> TokenBucket | None:
+    """Make a bucket of bytes with half a second of burst, None for no limit."""
+    return None if rate is None else TokenBucket(rate=rate, burst=max(float(MIB), rate / 2), now_s=now_s)

@@ -4,11 +4,13 @@ Pure. `classify` reads status and code; `RetryBudget` bounds retries to a share 
 is not hit harder than a healthy one (AWS Builders' Library "Timeouts, retries and backoff with jitter").
 """
 
+from collections import OrderedDict
 from enum import StrEnum
 from typing import Final
 
 DELAY_S_BASE: Final = 0.1
 DELAY_S_MAX: Final = 20.0
+BUDGETS_MAX: Final = 1000
 
 THROTTLE_CODES: Final = frozenset(
     {
@@ -156,3 +158,20 @@ class RetryBudget:
             return False
         self._level -= 1.0
         return True
+
+
+class RetryBudgets:
+    """A budget for each bucket, so that one that fails does not take the retries of others; `BUDGETS_MAX` at most."""
+
+    def __init__(self) -> None:
+        self._budgets: OrderedDict[str, RetryBudget] = OrderedDict()
+
+    def of(self, bucket: str, now_s: float) -> RetryBudget:
+        """Give the budget of a bucket, "" for the service."""
+        budget = self._budgets.get(bucket)
+        if budget is None:
+            if len(self._budgets) >= BUDGETS_MAX:
+                self._budgets.popitem(last=False)
+            budget = self._budgets[bucket] = RetryBudget(now_s)
+        self._budgets.move_to_end(bucket)
+        return budget

@@ -7,8 +7,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.telemetry import METRICS, Exporter, Kind, RequestStats
 from storage.origin.counters import OriginCounters
-from storage.stats import Stats
-from storage.types import CacheResult
+from storage.stats import Histogram, Stats
+from storage.types import CacheResult, Priority
 
 
 class FixedClock:
@@ -25,11 +25,18 @@ class FixedClock:
 class FixedLimiter:
     throttled_total = 3
     refused_total = 1
-    wait_s_sum = 2.5
-    wait_count = 4
+    away_total = 6
     concurrency_limit = 64
+    rate_limit_per_s = 190.5
+    paused_buckets = 1
     in_flight = 5
     waiting = 2
+
+    def __init__(self) -> None:
+        self.waits = {priority: Histogram() for priority in Priority}
+        self.waits[Priority.FLUSH].observe(2.5)
+        self.waiting_by_class = {priority: int(priority is Priority.FLUSH) * 2 for priority in Priority}
+        self.away = {"data": 12.0}
 
 
 def filled() -> tuple[Stats, RequestStats]:
