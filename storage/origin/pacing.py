@@ -25,7 +25,7 @@ CUT_RATE_DEEP: Final = 0.7
 """The same where the cut before was not enough, and of the first measurement."""
 
 PLATEAU_S: Final = 6.0
-"""So long after a cut the rate is back where it was throttled; at twice that, a tenth above it."""
+"""So long after a cut the rate is back where it was throttled; at twice that, as far above it as the cut was below."""
 
 PLATEAU_REQUESTS: Final = 250.0
 """So many requests at least lie between a cut and that time, so that at a low rate too what is refused stays a few in a hundred."""
@@ -195,6 +195,7 @@ class AdaptiveRate:
         "_age_s",
         "_bucket",
         "_cut_at_s",
+        "_depth",
         "_grown_at_s",
         "_is_searching",
         "_meter",
@@ -208,6 +209,7 @@ class AdaptiveRate:
         self._bucket: TokenBucket | None = None
         self._plateau = 0.0
         self._age_s = 0.0
+        self._depth = 1.0 - CUT_RATE
         self._is_searching = True
         self._sent = 0
         self._cut_at_s = float("-inf")
@@ -245,8 +247,8 @@ class AdaptiveRate:
             before = min(self._bucket.rate, max(measured, CUT_RATE * self._bucket.rate))
             cut = CUT_RATE_DEEP if self._age_s < SOON * self._plateau_s() else CUT_RATE
         self._plateau = max(RATE_FLOOR_PER_S, before)
-        self._age_s = 0.0
-        # Where the cut is deep the curve begins lower than its own start, and is met later.
+        self._age_s, self._sent = 0.0, 0
+        self._depth = 1.0 - cut
         self._set(now_s, before * cut)
         assert self._bucket is not None, "it was set"
         self._bucket.drain(now_s)
@@ -272,7 +274,7 @@ class AdaptiveRate:
         if is_used:
             self._age_s += elapsed_s
             x = self._age_s / self._plateau_s() - 1.0
-            target = self._plateau * (1.0 + (1.0 - CUT_RATE) * x**3)
+            target = self._plateau * (1.0 + self._depth * x**3)
             if self._is_searching:
                 target = self._bucket.rate * (1.0 + SEARCH * elapsed_s)
             if target > self._bucket.rate:

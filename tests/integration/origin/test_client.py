@@ -67,10 +67,10 @@ class StoppableLimiter(Limiter):
 
     is_full = False
 
-    async def enter(self, priority: Priority, bytes_hint: int, budget: Budget) -> Demand:
+    async def enter(self, priority: Priority, bytes_hint: int, budget: Budget, bucket: str) -> Demand:
         if self.is_full:
             raise OverloadedError("full")
-        return await super().enter(priority, bytes_hint, budget)
+        return await super().enter(priority, bytes_hint, budget, bucket)
 
 
 class Lane:

@@ -49,7 +49,8 @@ def test_admit_waits_for_a_slot() -> None:
             group.create_task(call("second"))
 
         assert order == [("first", 0.0), ("second", 2.0)]
-        assert (limiter.wait_count, limiter.wait_s_sum) == (2, 2.0)
+        waits = limiter.waits[Priority.FOREGROUND]
+        assert (waits.count, waits.total) == (2, 2.0)
         assert limiter.in_flight == 0
 
     run(scenario())
@@ -161,6 +162,6 @@ def test_throttled_report_is_counted_and_pauses() -> None:
         assert waited_until_s == pytest.approx(3.0, abs=0.01)
         assert limiter.throttled_total == 1
         assert limiter.rate_limit_per_s is not None
-        assert limiter.concurrency_limit == 32
+        assert limiter.concurrency_limit == 8
 
     run(scenario())

@@ -1,19 +1,9 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from storage.errors import OverloadedError
-from storage.origin.limiter import (
-    FORGET_RATE_S,
-    AdaptiveConcurrency,
-    AdaptiveRate,
-    Budget,
-    Demand,
-    Feedback,
-    Gate,
-    LimiterSettings,
-    RateMeter,
-    TokenBucket,
-)
+from storage.errors import OriginAwayError, OverloadedError
+from storage.origin.circuit import AWAY_AFTER
+from storage.origin.limiter import Budget, Demand, Feedback, Gate, LimiterSettings
 from storage.types import Priority
 
 
@@ -22,11 +12,18 @@ def granted(gate: Gate, now_s: float) -> list[Demand]:
     return gate.grant(now_s)[0]
 
 
-def join(
-    gate: Gate, priority: Priority, now_s: float = 0.0, size: int = 0, budget: Budget = Budget.GENERAL
+def join(  # noqa: PLR0913  # all that a demand is
+    gate: Gate,
+    priority: Priority,
+    now_s: float = 0.0,
+    size: int = 0,
+    budget: Budget = Budget.GENERAL,
+    *,
+    bucket: str = "",
+    client: str = "",
 ) -> Demand:
     """Queue a demand."""
-    return gate.join(now_s, priority, size, budget)
+    return gate.join(now_s, priority, size, budget, bucket=bucket, client=client)
 
 
 def finish(
@@ -38,147 +35,6 @@ def finish(
 ) -> None:
     """End a demand that moved what it said."""
     gate.finish(now_s, demand, feedback, bytes_moved=demand.bytes_hint, retry_after_s=retry_after_s)
-
-
-@given(
-    rate=st.floats(0.1, 1000),
-    burst=st.floats(1, 100),
-    steps=st.lists(st.tuples(st.floats(0, 5), st.floats(0, 1)), max_size=100),
-)
-def test_bucket_grants_no_more_than_burst_and_rate_allow(
-    rate: float, burst: float, steps: list[tuple[float, float]]
-) -> None:
-    """In any time t a bucket gives at most burst + rate * t tokens."""
-    bucket = TokenBucket(rate=rate, burst=burst, now_s=0.0)
-    now_s = taken = 0.0
-
-    for step_s, share in steps:
-        now_s += step_s
-        amount = share * burst
-        if bucket.take(now_s, amount) == 0.0:
-            taken += amount
-
-        assert taken <= (burst + rate * now_s) * (1 + 1e-9)
-
-
-def test_bucket_grants_after_the_wait_it_told() -> None:
-    """A refused take says exactly when the tokens are there."""
-    bucket = TokenBucket(rate=2.0, burst=4.0, now_s=0.0)
-
-    waits = [bucket.take(0.0, 4.0), bucket.take(0.0, 3.0), bucket.take(1.4, 3.0), bucket.take(1.5, 3.0)]
-
-    assert waits == [0.0, 1.5, pytest.approx(0.1), 0.0]
-
-
-def test_bucket_in_debt_waits_until_it_is_paid() -> None:
-    """A charge over the level is paid by later time, whatever its size."""
-    bucket = TokenBucket(rate=10.0, burst=10.0, now_s=0.0)
-
-    bucket.charge(0.0, 110.0)
-
-    assert bucket.wait_s(0.0) == 10.0
-    assert bucket.wait_s(10.0) == 0.0
-
-
-def test_bucket_refuses_what_can_never_fit() -> None:
-    """An amount over the burst is a mistake of the caller, not an endless wait."""
-    bucket = TokenBucket(rate=1.0, burst=2.0, now_s=0.0)
-
-    with pytest.raises(ValueError, match="do not fit"):
-        bucket.take(0.0, 3.0)
-
-
-def test_concurrency_rises_by_one_a_round_when_in_use() -> None:
-    """As many successes as the limit raise it by about one."""
-    limit = AdaptiveConcurrency(start=10, ceiling=100)
-
-    for _ in range(11):
-        limit.succeeded(in_flight=10)
-
-    assert limit.limit == 11
-
-
-def test_concurrency_stays_when_not_in_use() -> None:
-    """Successes far below the limit teach nothing about it."""
-    limit = AdaptiveConcurrency(start=10, ceiling=100)
-
-    for _ in range(1000):
-        limit.succeeded(in_flight=1)
-
-    assert limit.limit == 10
-
-
-def test_concurrency_is_cut_once_for_requests_in_flight_together() -> None:
-    """Ten throttled answers to one burst halve the limit once; one sent later halves it again."""
-    limit = AdaptiveConcurrency(start=64, ceiling=100)
-
-    for _ in range(10):
-        limit.overloaded(2.0, sent_at_s=1.0)
-    once = limit.limit
-    limit.overloaded(4.0, sent_at_s=3.0)
-
-    assert (once, limit.limit) == (32, 16)
-
-
-def test_concurrency_never_falls_under_one() -> None:
-    """One request always goes, or nothing would ever be learnt again."""
-    limit = AdaptiveConcurrency(start=2, ceiling=4)
-
-    for at_s in range(1, 10):
-        limit.overloaded(float(at_s), sent_at_s=at_s - 0.5)
-
-    assert limit.limit == 1
-
-
-def test_rate_has_no_limit_before_the_first_throttle() -> None:
-    """Speed alone, or a time-out, never makes a rate limit."""
-    rate = AdaptiveRate(0.0)
-
-    for i in range(10_000):
-        rate.sent(i / 10_000)
-    rate.timed_out(1.0, sent_at_s=0.9)
-
-    assert rate.limit_per_s is None
-    assert rate.wait_s(1.0) == 0.0
-
-
-def test_rate_is_cut_below_what_was_sent_when_throttled() -> None:
-    """The first throttled answer limits to 0.7 of the measured rate."""
-    rate = AdaptiveRate(0.0)
-    for i in range(1000):
-        rate.sent(i * 0.01)
-
-    rate.throttled(10.0, sent_at_s=9.9)
-
-    assert rate.limit_per_s == pytest.approx(70.0, rel=0.05)
-    assert rate.wait_s(10.0) > 0.0
-
-
-def test_rate_recovers_additively_and_is_forgotten() -> None:
-    """Without another throttle the old rate is back in some twenty seconds, and the limit gone in ten minutes."""
-    rate = AdaptiveRate(0.0)
-    for i in range(1000):
-        rate.sent(i * 0.01)
-    rate.throttled(10.0, sent_at_s=9.9)
-
-    for tick in range(100):
-        rate.wait_s(10.0 + tick * 0.1)
-    recovered = rate.limit_per_s
-    rate.wait_s(11.0 + FORGET_RATE_S)
-
-    assert recovered == pytest.approx(70.0 + 5.0 * 10.0, rel=0.1)
-    assert rate.limit_per_s is None
-
-
-def test_meter_follows_the_rate() -> None:
-    """The measured rate comes near the true one and fades when nothing happens."""
-    meter = RateMeter(0.0)
-
-    for i in range(300):
-        meter.add(i / 100)
-
-    assert meter.rate(3.0) == pytest.approx(100.0, rel=0.1)
-    assert meter.rate(13.0) < 1.0
 
 
 def test_gate_lets_through_up_to_the_limit_and_no_more() -> None:
@@ -364,7 +220,7 @@ def test_gate_bounds_requests_a_second() -> None:
 
     counts = [len(granted(gate, now_s)) for now_s in (0.0, 0.05, 0.1, 1.0)]
 
-    assert counts == [5, 0, 1, 5]
+    assert counts == [1, 0, 1, 1]
 
 
 def test_gate_gives_back_bytes_that_were_not_moved() -> None:
@@ -377,3 +233,225 @@ def test_gate_gives_back_bytes_that_were_not_moved() -> None:
     second = join(gate, Priority.FOREGROUND)
 
     assert granted(gate, 0.0) == [second]
+
+
+# --- caps ----------------------------------------------------------------------------------------------------------------
+
+
+@given(
+    rate=st.floats(1, 500),
+    flush_rate=st.floats(1, 500),
+    bucket_rate=st.floats(1, 500),
+    steps=st.lists(
+        st.tuples(
+            st.floats(0, 0.3),
+            st.integers(0, 60),
+            st.sampled_from(list(Priority)),
+            st.sampled_from(["one", "two"]),
+            st.sampled_from([Feedback.SUCCESS, Feedback.THROTTLED, Feedback.TIMED_OUT, Feedback.NEUTRAL]),
+        ),
+        max_size=40,
+    ),
+)
+def test_caps_hold_in_any_window(
+    rate: float,
+    flush_rate: float,
+    bucket_rate: float,
+    steps: list[tuple[float, int, Priority, str, Feedback]],
+) -> None:
+    """Whatever waits, fails and is tried again: in any t seconds no more leaves than burst + rate * t, in all, to a bucket, of flushes."""
+    settings = LimiterSettings(
+        requests_per_s=rate, flush_requests_per_s=flush_rate, bucket_requests_per_s=bucket_rate
+    )
+    gate, now_s = Gate(settings, 0.0), 0.0
+    sent: list[tuple[float, Demand]] = []
+    running: list[Demand] = []
+
+    for step_s, count, priority, bucket, feedback in steps:
+        now_s += step_s
+        budget = Budget.FLUSH if priority is Priority.FLUSH else Budget.GENERAL
+        for _ in range(count):
+            join(gate, priority, now_s, budget=budget, bucket=bucket)
+        for demand in running[: count // 2]:
+            running.remove(demand)
+            finish(gate, demand, now_s, feedback)
+        for demand in granted(gate, now_s):
+            sent.append((now_s, demand))
+            running.append(demand)
+
+    check_windows([at_s for at_s, _ in sent], rate)
+    check_windows([at_s for at_s, one in sent if one.budget is Budget.FLUSH], flush_rate)
+    for bucket in ("one", "two"):
+        check_windows([at_s for at_s, one in sent if one.bucket == bucket], bucket_rate)
+
+
+def check_windows(times_s: list[float], rate: float) -> None:
+    """Look at each window that begins and ends with a request."""
+    burst = max(1.0, rate * 0.05)
+    for first, begin_s in enumerate(times_s):
+        for last in range(first, len(times_s)):
+            count, seconds = last - first + 1, times_s[last] - begin_s
+            assert count <= burst + rate * seconds + 1e-6
+
+
+def test_flushes_count_against_the_cap_of_all() -> None:
+    """The most requests a second to the origin are those of reads and flushes together."""
+    gate = Gate(LimiterSettings(requests_per_s=20.0), 0.0)
+    join(gate, Priority.FLUSH, budget=Budget.FLUSH)
+    join(gate, Priority.FOREGROUND)
+
+    assert len(granted(gate, 0.0)) == 1
+    assert len(granted(gate, 0.05)) == 1
+
+
+# --- buckets -------------------------------------------------------------------------------------------------------------
+
+
+def test_throttled_bucket_holds_up_no_other() -> None:
+    """One that has to wait, is paused or has no slots leaves the others as they were."""
+    gate = Gate(LimiterSettings(), 0.0)
+    first = join(gate, Priority.FOREGROUND, bucket="hot")
+    granted(gate, 0.0)
+    finish(gate, first, 0.1, Feedback.THROTTLED, retry_after_s=5.0)
+    for _ in range(100):
+        join(gate, Priority.FOREGROUND, 0.2, bucket="hot")
+
+    other = join(gate, Priority.WARM_UP, 0.2, bucket="calm")
+
+    assert granted(gate, 0.2) == [other]
+    assert gate.paused(0.2) == 1
+
+
+def test_bucket_has_a_bound_of_its_own() -> None:
+    """With four slots for a bucket its fifth request waits, and another bucket's goes."""
+    gate = Gate(LimiterSettings(bucket_concurrency_max=4), 0.0)
+    for _ in range(10):
+        join(gate, Priority.FOREGROUND, bucket="one")
+    other = join(gate, Priority.FOREGROUND, bucket="two")
+
+    assert len(granted(gate, 0.0)) == 5
+    assert other.granted_at_s == 0.0
+
+
+def test_all_buckets_together_keep_to_the_bound_of_all() -> None:
+    """However many buckets are asked, no more is in flight than `concurrency_max`."""
+    gate = Gate(LimiterSettings(concurrency_max=10), 0.0)
+    for n in range(40):
+        join(gate, Priority.FOREGROUND, bucket=f"b{n}")
+
+    assert len(granted(gate, 0.0)) == 10
+
+
+def test_bucket_that_was_used_longest_ago_is_forgotten() -> None:
+    """What is known of buckets is bounded, though names come from clients."""
+    gate = Gate(LimiterSettings(), 0.0)
+    running = join(gate, Priority.FOREGROUND, bucket="running")
+    granted(gate, 0.0)
+
+    for n in range(3000):
+        gate.leave(join(gate, Priority.FOREGROUND, 1.0, bucket=f"b{n}"))
+    finish(gate, running, 2.0)
+
+    assert len(gate._sites) == 1000
+
+
+# --- clients -------------------------------------------------------------------------------------------------------------
+
+
+def test_client_with_a_thousand_requests_does_not_hold_up_one_with_a_single_request() -> None:
+    """Within a class clients take turns."""
+    gate = Gate(LimiterSettings(concurrency_start=1, concurrency_max=1), 0.0)
+    for _ in range(1000):
+        join(gate, Priority.FOREGROUND, client="many")
+    running = granted(gate, 0.0)[0]
+    single = join(gate, Priority.FOREGROUND, client="single")
+
+    order = []
+    for _ in range(2):
+        finish(gate, running, 0.0)
+        (running,) = granted(gate, 0.0)
+        order.append(running)
+
+    assert single in order
+
+
+def test_line_that_one_client_has_filled_takes_in_another() -> None:
+    """A client's own waiting requests keep out its next one, and nobody else's."""
+    gate = Gate(LimiterSettings(concurrency_start=1, concurrency_max=1, queue_max=32), 0.0)
+    for _ in range(32):
+        join(gate, Priority.FOREGROUND, client="many")
+
+    with pytest.raises(OverloadedError):
+        join(gate, Priority.FOREGROUND, client="many")
+
+    assert join(gate, Priority.FOREGROUND, client="single").granted_at_s is None
+
+
+# --- an origin that is away ----------------------------------------------------------------------------------------------
+
+
+def gate_of_an_origin_away(bucket: str = "data") -> Gate:
+    """Give a gate whose origin has not answered from time 0 to 10."""
+    gate = Gate(LimiterSettings(), 0.0)
+    demands = [join(gate, Priority.FOREGROUND, bucket=bucket) for _ in range(AWAY_AFTER)]
+    granted(gate, 0.0)
+    for demand in demands:
+        finish(gate, demand, 10.0, Feedback.FAILED)
+    return gate
+
+
+def test_who_waits_is_turned_away_when_the_origin_has_gone() -> None:
+    """Nobody waits for an origin that does not answer: those in line are told at once, those who come too."""
+    gate = Gate(LimiterSettings(concurrency_start=AWAY_AFTER), 0.0)
+    waiting = [join(gate, Priority.FOREGROUND, bucket="data") for _ in range(AWAY_AFTER + 3)]
+    other = join(gate, Priority.FOREGROUND, bucket="other")
+    running = granted(gate, 0.0)
+
+    for demand in running:
+        finish(gate, demand, 10.0, Feedback.FAILED if demand is not other else Feedback.SUCCESS)
+
+    assert gate.refused() == waiting[AWAY_AFTER:]
+    assert all(isinstance(one.refusal, OriginAwayError) for one in waiting[AWAY_AFTER:])
+    assert (gate.waiting, gate.in_flight) == (0, 0)
+    with pytest.raises(OriginAwayError) as refused:
+        join(gate, Priority.FOREGROUND, 10.1, bucket="data")
+    assert refused.value.retry_after_s == 1.0
+    assert join(gate, Priority.FOREGROUND, 10.1, bucket="other").refusal is None
+
+
+def test_origin_that_is_away_is_asked_by_one_at_a_time() -> None:
+    """The first request behind the interval is the probe; others are turned away until it has an answer."""
+    gate = gate_of_an_origin_away()
+    probe = join(gate, Priority.VALIDATION, 11.0, bucket="data")
+
+    with pytest.raises(OriginAwayError):
+        join(gate, Priority.FOREGROUND, 11.0, bucket="data")
+    went = granted(gate, 11.0)
+    with pytest.raises(OriginAwayError):
+        join(gate, Priority.FOREGROUND, 11.5, bucket="data")
+
+    assert went == [probe]
+    assert gate.away(12.0) == {"data": 2.0}
+
+
+def test_recovery_is_gentle() -> None:
+    """With the probe's answer the others may come: two at first, then more with each success."""
+    gate = gate_of_an_origin_away()
+    probe = join(gate, Priority.FOREGROUND, 11.0, bucket="data")
+    granted(gate, 11.0)
+
+    gate.answered(probe)
+    for _ in range(200):
+        join(gate, Priority.FOREGROUND, 11.1, bucket="data")
+    finish(gate, probe, 11.1)
+    rounds, running = [], granted(gate, 11.1)
+    for turn in range(12):
+        rounds.append(len(running))
+        for demand in running:
+            finish(gate, demand, 12.0 + turn)
+        running = granted(gate, 12.0 + turn)
+
+    assert rounds[0] == 2
+    assert rounds == sorted(rounds)
+    assert 8 <= rounds[-1] <= 32
+    assert gate.away(30.0) == {}
