@@ -89,7 +89,7 @@ class LimiterSettings:
         wait_s_max: A demand that waited longer is refused.
     """
 
-    concurrency_start: int = 16
+    concurrency_start: int = 12
     concurrency_max: int = 256
     bucket_concurrency_max: int | None = None
     requests_per_s: float | None = None

@@ -48,8 +48,8 @@ SEARCH: Final = 0.25
 BURST_S: Final = 0.05
 """A request rate lets through what has come up in so long at once; at least one request."""
 
-SLOW_START: Final = 0.25
-"""By so much a success raises the limit before the first overload: a quarter more each round trip."""
+SLOW_START: Final = 0.125
+"""By so much a success raises the limit before the first overload: an eighth more each round trip."""
 
 HEADROOM: Final = 2.0
 """A cut for throttling leaves so many times what the learnt rate keeps in flight: the rate does the rest."""
@@ -117,7 +117,7 @@ class TokenBucket:
 class AdaptiveConcurrency:
     """How many requests may be in flight.
 
-    A quarter more each round until the origin is first overloaded; then one more each round, and halved by an overload.
+    An eighth more each round until the origin is first overloaded; then one more each round, and halved by an overload.
     """
 
     __slots__ = ("_ceiling", "_cut_at_s", "_hold_s", "_is_starting", "_limit")

@@ -162,6 +162,6 @@ def test_throttled_report_is_counted_and_pauses() -> None:
         assert waited_until_s == pytest.approx(3.0, abs=0.01)
         assert limiter.throttled_total == 1
         assert limiter.rate_limit_per_s is not None
-        assert limiter.concurrency_limit == 8
+        assert limiter.concurrency_limit == 6
 
     run(scenario())

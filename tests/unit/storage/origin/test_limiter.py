@@ -12,7 +12,7 @@ def granted(gate: Gate, now_s: float) -> list[Demand]:
     return gate.grant(now_s)[0]
 
 
-def join(  # noqa: PLR0913  # all that a demand is
+def join(  # all that a demand is
     gate: Gate,
     priority: Priority,
     now_s: float = 0.0,
@@ -445,7 +445,7 @@ def test_recovery_is_gentle() -> None:
         join(gate, Priority.FOREGROUND, 11.1, bucket="data")
     finish(gate, probe, 11.1)
     rounds, running = [], granted(gate, 11.1)
-    for turn in range(12):
+    for turn in range(24):
         rounds.append(len(running))
         for demand in running:
             finish(gate, demand, 12.0 + turn)

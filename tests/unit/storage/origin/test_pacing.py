@@ -60,18 +60,18 @@ def test_bucket_refuses_what_can_never_fit() -> None:
         bucket.take(0.0, 3.0)
 
 
-def test_concurrency_rises_by_a_quarter_a_round_until_the_first_overload_and_by_one_after_it() -> None:
-    """As many successes as the limit raise it by a quarter at first, and by about one once it was too much."""
+def test_concurrency_rises_by_an_eighth_a_round_until_the_first_overload_and_by_one_after_it() -> None:
+    """As many successes as the limit raise it by an eighth at first, and by about one once it was too much."""
     limit = AdaptiveConcurrency(start=20, ceiling=100)
 
     for _ in range(20):
         limit.succeeded(in_flight=20)
     at_first = limit.limit
     limit.overloaded(1.0, sent_at_s=0.5)
-    for _ in range(13):
+    for _ in range(12):
         limit.succeeded(in_flight=12)
 
-    assert (at_first, limit.limit) == (25, 13)
+    assert (at_first, limit.limit) == (22, 12)
 
 
 def test_concurrency_keeps_what_a_learnt_rate_needs() -> None:
@@ -92,7 +92,7 @@ def test_concurrency_begins_with_little_when_the_origin_is_back() -> None:
 
     limit.restart(2)
     before = limit.limit
-    for _ in range(8):
+    for _ in range(16):
         limit.succeeded(in_flight=2)
 
     assert (before, limit.limit) == (2, 4)

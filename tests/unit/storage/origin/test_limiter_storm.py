@@ -1,0 +1,62 @@
+import pytest
+
+from tests.fakes.throttling import Throttling, storm
+
+
+def at(rate: float, **others: float) -> Throttling:
+    """Give an origin that takes so many requests a second."""
+    return Throttling(((0.0, rate),), **others)  # type: ignore[arg-type]  # numbers of each kind by name
+
+
+def test_learnt_rate_stays_just_under_what_the_origin_takes() -> None:
+    """200 requests/s and a burst of 20: under 3 % is refused after ten seconds, no second is bad, and little is left unused."""
+    seen = storm(at(200.0, burst=20.0, latency_s=0.02), 60)
+
+    assert seen.share_refused(10, 60) < 0.01
+    assert seen.worst_second() <= 0.1
+    assert sum(seen.taken) > 0.95 * 60 * 200
+
+
+@pytest.mark.parametrize(
+    ("rate", "burst", "latency_s", "concurrency"),
+    [
+        (20.0, 5.0, 0.005, 64),
+        (20.0, 20.0, 0.2, 64),
+        (200.0, 20.0, 0.005, 64),
+        (200.0, 100.0, 0.2, 128),
+        (1000.0, 100.0, 0.02, 128),
+        (5000.0, 500.0, 0.005, 128),
+        (5000.0, 500.0, 0.05, 512),
+    ],
+)
+def test_many_origins_are_used_well_and_not_pressed(
+    rate: float, burst: float, latency_s: float, concurrency: int
+) -> None:
+    """From 20 to 5,000 requests/s and 5 to 200 ms: under 3 % refused after ten seconds, and four fifths of the rate used from the start."""
+    seconds = 12 if rate > 2000 else 40
+    world = at(rate, burst=burst, latency_s=latency_s, concurrency_max=concurrency, readers=concurrency)
+
+    seen = storm(world, seconds)
+
+    assert seen.share_refused(10, seconds) < 0.03
+    assert seen.worst_second(10) <= 0.15
+    assert sum(seen.taken) > 0.8 * seconds * rate
+
+
+def test_cap_under_the_origins_rate_is_never_refused() -> None:
+    """With 190 requests/s set before an origin that takes 200, nothing is refused, and the 190 are used."""
+    seen = storm(at(200.0, requests_per_s=190.0), 30)
+
+    assert sum(seen.refused) == 0
+    assert sum(seen.taken) > 0.97 * 30 * 190
+
+
+def test_origin_that_takes_half_is_followed_within_seconds() -> None:
+    """Where others use a part of the rate, the limit falls to what is left and finds the whole again later."""
+    world = Throttling(((0.0, 200.0), (20.0, 100.0), (60.0, 200.0)), latency_s=0.02)
+
+    seen = storm(world, 100)
+
+    assert seen.share_refused(23, 60) < 0.03
+    assert sum(seen.taken[23:60]) > 0.85 * 37 * 100
+    assert sum(seen.taken[80:100]) > 0.85 * 20 * 200
