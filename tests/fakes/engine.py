@@ -148,6 +148,7 @@ class FakeStore:
         self.deletes: list[tuple[ObjectName, HeaderPairs]] = []
         self.delete_results: dict[ObjectName, DeleteResult] = {}
         self.is_writable = True
+        self.degraded: tuple[str, ...] = ()
         self.barriers: dict[int, BarrierReport] = {}
         self.retried: list[tuple[str, bool]] = []
         self.lines: tuple[PendingLine, ...] = ()
@@ -522,6 +523,7 @@ class FakeStore:
             open_uploads=0,
             is_writable=self.is_writable,
             failure="" if self.is_writable else "a sync failed",
+            degraded=self.degraded,
             origin_requests=7,
             origin_throttled=0,
             hit_ratio_requests=0.5,

@@ -374,7 +374,7 @@ async def test_no_answer_in_time_is_a_timeout() -> None:
 
         assert late.value.code == "Timeout"
         assert made.client.counters.requests == {("HeadObject", "timeout"): 2}
-        assert made.limiter.concurrency_limit == 16
+        assert made.limiter.concurrency_limit == 3
 
 
 async def test_write_without_an_answer_in_time_is_unknown() -> None:

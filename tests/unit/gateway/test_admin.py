@@ -68,6 +68,15 @@ async def test_health_is_open_when_the_loop_runs(gateway: RunningGateway) -> Non
     assert (not_ready.status, not_ready.body) == (503, b"a sync failed\n")
 
 
+async def test_health_says_what_is_degraded(gateway: RunningGateway) -> None:
+    """An origin that is away is told, and is no reason to restart the gateway: still 200."""
+    gateway.store.degraded = ("the origin has not answered for 12 s",)
+
+    healthy = await ask_unsigned(gateway, "/-/healthz")
+
+    assert (healthy.status, healthy.body) == (200, b"degraded: the origin has not answered for 12 s\n")
+
+
 @pytest.mark.parametrize("target", ["/-/status", "/-/pending?bucket=b", "/-/flush/1", "/-/anything"])
 async def test_access_is_denied_when_a_verb_is_unsigned(gateway: RunningGateway, target: str) -> None:
     """All else under /-/ needs a signature."""

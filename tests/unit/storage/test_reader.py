@@ -78,9 +78,9 @@ async def test_a_made_up_range_does_not_charge_the_budget() -> None:
         hints: list[int] = []
         admit = running.client._caller._limiter.admit
 
-        def noted(priority: object, bytes_hint: int = 0, *rest: object) -> object:
+        def noted(priority: object, bytes_hint: int = 0, *rest: object, **named: object) -> object:
             hints.append(bytes_hint)
-            return admit(priority, bytes_hint, *rest)  # type: ignore[arg-type]  # passed on as it came
+            return admit(priority, bytes_hint, *rest, **named)  # type: ignore[arg-type]  # passed on as it came
 
         running.client._caller._limiter.admit = noted  # type: ignore[method-assign,assignment]  # a wiretap
 
