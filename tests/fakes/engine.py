@@ -124,6 +124,8 @@ class FakeOpenObject:
 
 
 class FakeStore:
+    degraded: tuple[str, ...] = ()
+
     def __init__(self, now_s: int = 1_700_000_000) -> None:
         self.stats = Stats()
         self.instance_id = "fake-instance"
@@ -148,7 +150,6 @@ class FakeStore:
         self.deletes: list[tuple[ObjectName, HeaderPairs]] = []
         self.delete_results: dict[ObjectName, DeleteResult] = {}
         self.is_writable = True
-        self.degraded: tuple[str, ...] = ()
         self.barriers: dict[int, BarrierReport] = {}
         self.retried: list[tuple[str, bool]] = []
         self.lines: tuple[PendingLine, ...] = ()

@@ -14,7 +14,8 @@ from storage.policy import Freshness, FreshnessMode, Policy
 from storage.types import CacheResult
 from tests.fakes.bad_network import BadNetwork
 from tests.fakes.origin_server import FakeOrigin
-from tests.fakes.running_engine import BUCKET, PausedOrigin, RunningEngine, running_engine, until
+from tests.fakes.paused_origin import PausedOrigin
+from tests.fakes.running_engine import BUCKET, RunningEngine, running_engine, until
 from tests.fakes.tasks import pause
 
 TTL = Policy(freshness=Freshness(FreshnessMode.TTL, ttl_s=60.0, stale_s=3600.0))
