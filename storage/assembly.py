@@ -18,6 +18,7 @@ from storage.condition_probe import ConditionProbe
 from storage.conditional_completes import ConditionalCompletes, ConditionalCompletesParts
 from storage.conditional_writes import ConditionalWrites
 from storage.conflicts import Conflicts, ConflictsParts
+from storage.covered_lister import CoveredLister
 from storage.dirty_rows import DirtyRows
 from storage.early_flush import EarlyFlushPlanner, EarlyFlushSettings, may_travel
 from storage.early_flusher import EarlyFlusher, EarlyFlusherParts
@@ -454,7 +455,9 @@ def assemble(
         ),
         landings=landings,
         pointers=pointers,
-        published_lister=PublishedLister(lister, pointers),
+        published_lister=PublishedLister(
+            CoveredLister(lister, generations, parts.policies, parts.clock), pointers
+        ),
         publisher=Publisher(
             PublisherParts(
                 pointers=pointers,

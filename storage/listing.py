@@ -154,6 +154,7 @@ class ListResult(msgspec.Struct, frozen=True):
     Attributes:
         next_position: The last key or common prefix given; goes into the token. None unless truncated.
         generation: Of the published target that the page is of; goes into the token too. None outside of targets.
+        stale_reason: Why the page is one that was given before, the origin having failed; "" for one of now.
     """
 
     entries: tuple[ListEntry, ...]
@@ -161,6 +162,7 @@ class ListResult(msgspec.Struct, frozen=True):
     is_truncated: bool
     next_position: Position | None = None
     generation: int | None = None
+    stale_reason: str = ""
 
     @property
     def key_count(self) -> int:

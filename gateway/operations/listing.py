@@ -2,13 +2,14 @@
 
 from functools import partial
 
-from gateway.context import OperationContext, S3Response, xml_response
+from gateway.context import HeaderPairs, OperationContext, S3Response, xml_response
 from gateway.operations.arguments import account_owner, count_parameter, is_url_encoded, name_generation
 from gateway.s3 import documents_out, tokens
 from gateway.s3.documents_out import Owner
 from gateway.s3.errors import ErrorCode, S3Error
 from gateway.s3.request import S3Request
 from storage.listing import PAGE_KEYS_MAX, ListEntry, ListQuery, ListResult, Position, position_of_marker
+from storage.types import CacheResult
 
 
 async def list_objects_v2(context: OperationContext, request: S3Request) -> S3Response:
@@ -40,7 +41,7 @@ async def list_objects_v2(context: OperationContext, request: S3Request) -> S3Re
             is_url_encoded=is_url_encoded(request),
         )
     )
-    return xml_response(document)
+    return xml_response(document, _stale(page))
 
 
 async def list_objects(context: OperationContext, request: S3Request) -> S3Response:
@@ -71,11 +72,18 @@ async def list_objects(context: OperationContext, request: S3Request) -> S3Respo
             is_url_encoded=is_url_encoded(request),
         )
     )
-    return xml_response(document)
+    return xml_response(document, _stale(page))
 
 
 async def _page(context: OperationContext, wanted: ListQuery) -> ListResult:
     return await context.store.list_objects(wanted, partial(name_generation, context))
+
+
+def _stale(page: ListResult) -> HeaderPairs:
+    """Say that a page is one of before, the origin having failed."""
+    if not page.stale_reason:
+        return ()
+    return (("x-cache", CacheResult.STALE.value), ("x-cache-reason", page.stale_reason))
 
 
 async def _own(context: OperationContext, page: ListResult) -> Owner:
