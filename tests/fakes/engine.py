@@ -125,6 +125,7 @@ class FakeOpenObject:
 
 class FakeStore:
     degraded: tuple[str, ...] = ()
+    stale_reason = ""
 
     def __init__(self, now_s: int = 1_700_000_000) -> None:
         self.stats = Stats()
@@ -299,6 +300,7 @@ class FakeStore:
             is_truncated=is_truncated,
             next_position=Position(*page[-1]) if is_truncated else None,
             generation=self.generation,
+            stale_reason=self.stale_reason,
         )
 
     # --- buckets -------------------------------------------------------------------------------------------------------

@@ -240,3 +240,18 @@ async def test_the_owner_is_shown_when_it_is_fetched(
     _, document = await ask(gateway, f"list-type=2&fetch-owner={sent}")
 
     assert document.count("<Owner>") == (2 if is_shown else 0)
+
+
+@pytest.mark.parametrize("operation", ["list_objects_v2", "list_objects"])
+async def test_a_listing_of_before_says_so(gateway: RunningGateway, operation: str) -> None:
+    """A page that covers for a failing origin is marked as an object would be; one of now has no such header."""
+    gateway.store.put("bucket", "key", b"x")
+    ask = getattr(gateway.client(), operation)
+
+    fresh = await in_thread(ask, Bucket="bucket")
+    gateway.store.stale_reason = "origin: Away"
+    stale = await in_thread(ask, Bucket="bucket")
+
+    headers = stale["ResponseMetadata"]["HTTPHeaders"]
+    assert (headers["x-cache"], headers["x-cache-reason"]) == ("STALE", "origin: Away")
+    assert "x-cache" not in fresh["ResponseMetadata"]["HTTPHeaders"]
