@@ -150,8 +150,8 @@ async def test_origin_that_comes_back_is_not_run_over(monkeypatch: pytest.Monkey
             for number in range(40):
                 group.create_task(read(number))
 
-        assert at_once[:3] == sorted(at_once[:3])
-        assert max(at_once[:4]) <= 3
+        assert max(at_once[:9]) <= 3
+        assert len(at_once) >= 40
 
 
 def most_at_once(origin: FakeOrigin, monkeypatch: pytest.MonkeyPatch) -> list[int]:
