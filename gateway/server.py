@@ -168,7 +168,7 @@ class S3Server:
             wire, raw.writer.drain, parts.workers, parts.clock, stalled_send_s=parts.stalled_send_s
         )
         exchange = _Exchange(raw, wire, sender, f"{parts.random.getrandbits(64):016X}")
-        spent = OriginTime(_client(exchange))
+        spent = OriginTime()
         origin_time.set(spent)
         try:
             with self._listener.running(raw.protocol):
@@ -253,7 +253,7 @@ class S3Server:
         identity = body.identity = authenticate(request, parts.credentials.by_access_key, received_at_s)
         if identity is not None:
             exchange.access_key = identity.credential.access_key
-            _note_client(exchange)
+        _note_client(exchange)
         if request.bucket == ADMIN_BUCKET:
             _require_admin(identity)
             exchange.operation = "Admin"
@@ -452,16 +452,11 @@ class S3Server:
         )
 
 
-def _client(exchange: _Exchange) -> str:
-    """Name whose request it is, for the turns that clients take at the origin: the key, and the machine that uses it."""
-    return f"{exchange.access_key}@{exchange.wire.remote.rpartition(':')[0]}"
-
-
 def _note_client(exchange: _Exchange) -> None:
-    """Write down whose request it is, now that it is known."""
+    """Write down whose request it is, for the turns that clients take at the origin: the key's, and the machine's that uses it."""
     spent = origin_time.get()
     if spent is not None:
-        spent.client = _client(exchange)
+        spent.client = f"{exchange.access_key}@{exchange.wire.remote.rpartition(':')[0]}"
 
 
 def _routed(request: S3Request, identity: Authenticated | None) -> Operation:
