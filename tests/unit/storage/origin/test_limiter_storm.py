@@ -25,15 +25,14 @@ def test_learnt_rate_stays_just_under_what_the_origin_takes() -> None:
         (200.0, 20.0, 0.005, 64),
         (200.0, 100.0, 0.2, 128),
         (1000.0, 100.0, 0.02, 128),
-        (5000.0, 500.0, 0.005, 128),
         (5000.0, 500.0, 0.05, 512),
     ],
 )
 def test_many_origins_are_used_well_and_not_pressed(
     rate: float, burst: float, latency_s: float, concurrency: int
 ) -> None:
-    """From 20 to 5,000 requests/s and 5 to 200 ms: under 3 % refused after ten seconds, and four fifths of the rate used from the start."""
-    seconds = 12 if rate > 2000 else 40
+    """From 20 to 5,000 requests/s and 5 to 200 ms: under 3 % refused after ten seconds, and four fifths of the rate used, the start included."""
+    seconds = 16 if rate > 2000 else 30
     world = at(rate, burst=burst, latency_s=latency_s, concurrency_max=concurrency, readers=concurrency)
 
     seen = storm(world, seconds)
