@@ -31,7 +31,7 @@ def test_learnt_rate_stays_just_under_what_the_origin_takes() -> None:
 def test_many_origins_are_used_well_and_not_pressed(
     rate: float, burst: float, latency_s: float, concurrency: int
 ) -> None:
-    """From 20 to 5,000 requests/s and 5 to 200 ms: under 3 % refused after ten seconds, and four fifths of the rate used, the start included."""
+    """20 to 5,000 requests/s, 5 to 200 ms: under 3 % refused after ten seconds; four fifths of the rate used, the start included."""
     seconds = 16 if rate > 2000 else 30
     world = at(rate, burst=burst, latency_s=latency_s, concurrency_max=concurrency, readers=concurrency)
 
