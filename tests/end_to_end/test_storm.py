@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.processes import ROOT, user_environment
+from tests.end_to_end.forked import ROOT
+from tests.end_to_end.processes import user_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
