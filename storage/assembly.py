@@ -297,7 +297,7 @@ def assemble(
             workers=parts.workers.pool,
             clock=parts.clock,
             stats=parts.stats,
-            room_bytes_min=_room_bytes_min(parts.settings),
+            room_bytes_min=room_bytes_min(parts.settings),
         )
     )
     supply = Supply(
@@ -505,5 +505,6 @@ def _planner(parts: EngineParts, recovered: Recovered) -> FlushPlanner:
     return FlushPlanner(parts.settings.flush, unclean_until_s=unclean_until_s)
 
 
-def _room_bytes_min(settings: EngineSettings) -> int:
+def room_bytes_min(settings: EngineSettings) -> int:
+    """Say how much of the cache is kept free, so that streams find room while reclaim goes on."""
     return min(ROOM_SEGMENTS * settings.segment_bytes, settings.cache_bytes // 8)

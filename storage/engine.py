@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import ClassVar, Final, TypeVar
 
+import msgspec
+
 from storage.acknowledged import acknowledged_line, acknowledged_page
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.assembly import Components, EngineParts
@@ -66,8 +68,10 @@ from storage.requests import (
     UploadsPage,
 )
 from storage.rows import Effects
-from storage.types import Checksum, ObjectName, PartSpan, RangeSpec
+from storage.types import Checksum, ObjectName, PartSpan, Priority, RangeSpec
 from storage.uploads_lister import UploadsQuery
+from storage.warm_source import WarmSource
+from storage.warmer import Warmer
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +109,9 @@ class Engine:
         self._reopening = ReopenPace()
         self._loop = asyncio.get_running_loop()
         keeper.on_damage = self._note_damage
+        low = parts.origin.at_priority(Priority.WARM_UP)
+        source = WarmSource(self._reading, lambda: self._components, low, parts.settings)
+        self.warmer = Warmer(source, parts.clock, parts.stats)
         self.stats = parts.stats
         self.instance_id = life.recovered.layout.instance_id.hex()
         life.components.state.listeners.append(self._see_levels)
@@ -247,6 +254,7 @@ class Engine:
         if self._is_closed:
             return
         self._is_closed = True
+        await self.warmer.close()
         await self._is_settled.wait()
         components, workers = self._components, self._parts.workers
         await components.publisher.close()
@@ -325,6 +333,7 @@ class Engine:
             components=self._check_open,
             origin=origin,
             control=control,
+            note_read=self.warmer.note_read,
             clock=self._parts.clock,
             stats=self.stats,
             instance_id=self.instance_id,
@@ -340,6 +349,8 @@ class Engine:
         self, name: ObjectName, wanted: RangeSpec | None = None, *, metadata_only: bool = False
     ) -> Opened:
         """Hold one version of an object for reading; see `Reader.open`, and `Versions.open` for one that is named."""
+        if self.warmer.follows_reads and not metadata_only:
+            self.warmer.note_read(name)
         return await self._reading(
             lambda components: (components.versions if name.version_id else components.reader).open(
                 name, wanted, metadata_only=metadata_only
@@ -609,13 +620,15 @@ class Engine:
 
     def status(self) -> StatusReport:
         """Say how the engine is."""
-        return status_report(
+        report = status_report(
             self._parts,
             self._recovered,
             self._components,
             is_draining=self._is_draining,
             reopening=self._reopening.text(self._parts.clock.monotonic_s()),
         )
+        running = tuple(job for job in self.warmer.reports() if not job.is_over)
+        return msgspec.structs.replace(report, warm_jobs=running)
 
     def pending(
         self, bucket: str, prefix: str, limit: int, after: int = 0, *, is_quarantined: bool = False

@@ -55,6 +55,11 @@ class Opened:
             return held
         return self._supply.hold(self._name, self.record, span)
 
+    def take_fill(self) -> Fill | None:
+        """Give the fill that the opening began or joined, if it has not been read from; whoever takes it leaves it."""
+        fill, self._fill = self._fill, None
+        return fill
+
     async def close(self) -> None:
         """Let go of the pin, and of a fill that nobody reads."""
         held, self._held = self._held, None

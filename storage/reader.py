@@ -167,6 +167,27 @@ class Reader:
             known = self._others[authority_id] = Reader(parts, is_foreign=True)
         return known
 
+    def asking_by(self, purpose: str, origin: OriginClient) -> "Reader":
+        """Give the reader that asks by another client of the gateway's own, for a purpose: with questions of its own.
+
+        So no client of this reader waits for a question of lower priority. It is made once a purpose, and ends with this one.
+        """
+        known = self._others.get(f"\x00{purpose}")
+        if known is None:
+            parts = replace(self._parts, origin=origin, supply=self._supply.signed_by(origin))
+            known = self._others[f"\x00{purpose}"] = Reader(parts)
+        return known
+
+    def verdict(self, name: ObjectName, record: ObjectRecord) -> Verdict:
+        """Say whether a version would be served as it is now, or the origin asked first."""
+        return judge(record, *self._circumstances(name))
+
+    def _circumstances(self, name: ObjectName) -> tuple[Freshness, float, int, float]:
+        """Give what `judge` and `may_serve_stale` rest on, now."""
+        parts = self._parts
+        trusted_epoch = NO_EPOCH_TRUSTED if parts.has_failed() else parts.trusted_epoch
+        return self._freshness(name), parts.clock.wall_s(), trusted_epoch, parts.doubted_at_s(name)
+
     def knows(self, name: ObjectName) -> bool:
         """Say whether the index has a row of the name."""
         return self._supply.record(name) is not None
@@ -196,21 +217,17 @@ class Reader:
     async def _open_known(
         self, name: ObjectName, record: ObjectRecord, part: RangeSpec | None
     ) -> Opened | None:
-        freshness = self._freshness(name)
-        now_s = self._parts.clock.wall_s()
-        trusted_epoch = NO_EPOCH_TRUSTED if self._parts.has_failed() else self._parts.trusted_epoch
+        circumstances = self._circumstances(name)
         if self._is_foreign:
             record = as_shown(record)
-        doubted_at_s = self._parts.doubted_at_s(name)
-        if judge(record, freshness, now_s, trusted_epoch, doubted_at_s) is Verdict.FRESH:
+        if judge(record, *circumstances) is Verdict.FRESH:
             return self._held(name, record, part, CacheResult.HIT)
-        is_covered = may_serve_stale(record, freshness, now_s, trusted_epoch, doubted_at_s)
+        is_covered = may_serve_stale(record, *circumstances)
+        is_strict = circumstances[0].mode is FreshnessMode.ALWAYS
         try:
             told = await self._validations.run(
                 name,
-                lambda: self._validate(
-                    name, record, is_strict=freshness.mode is FreshnessMode.ALWAYS, is_covered=is_covered
-                ),
+                lambda: self._validate(name, record, is_strict=is_strict, is_covered=is_covered),
             )
         except (OriginUnavailableError, OverloadedError) as error:
             if not is_covered:
@@ -419,7 +436,7 @@ class Reader:
         if told is None or not told.record.size:
             return told
         fill = await self._supply.start_fill_from(
-            name, told.record, answer.byte_range, _open_already(answer, opening), answer.object.checksums
+            name, told.record, answer.byte_range, opened_already(answer, opening), answer.object.checksums
         )
         return replace(told, fill=fill)
 
@@ -452,7 +469,8 @@ class Reader:
 
 
 @asynccontextmanager
-async def _open_already(answer: FillAnswer, holding: AsyncExitStack) -> AsyncIterator[FillAnswer]:
+async def opened_already(answer: FillAnswer, holding: AsyncExitStack) -> AsyncIterator[FillAnswer]:
+    """Make an opening of an answer that is there already, and held open by `holding`."""
     async with holding:
         yield answer
 

@@ -102,6 +102,15 @@ class Supply:
         """How many fills have not ended."""
         return len(self._fills)
 
+    @property
+    def keep_bytes_max(self) -> int:
+        """The longest fill that is kept."""
+        return self._parts.keep_bytes_max
+
+    def fill_at(self, record: ObjectRecord, position: int) -> Fill | None:
+        """Give the fill on its way that brings a byte of a version; None where none does."""
+        return self._fills.find(record.version_id, position)
+
     def record(self, name: ObjectName) -> ObjectRecord | None:
         """Read the object's row."""
         return row_at(self._parts.index, Family.OBJECTS, keys.object_key(name.shelf, name.key), decode_object)
