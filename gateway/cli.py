@@ -1,6 +1,7 @@
 """The command line: `forebay serve`, `demo`, `fsck`, and what speaks to a running gateway.
 
-Exit status: 0 done; 1 not done, with the reason on standard error; 2 wrong use or wrong settings.
+Exit status: 0 done; 1 not done, with the reason on standard error; 2 wrong use or wrong settings; 3 a warm-up ended with less
+warm than was asked for.
 """
 
 import argparse
@@ -24,6 +25,8 @@ from gateway.s3_endpoint import EndpointError
 from gateway.setting_rows import TABLE
 from gateway.settings import Settings, SettingsError, load
 from gateway.tls import CertificateError
+from gateway.warm_command import add_warm_flags, run_warm
+from gateway.warm_progress import job_line
 from storage.clock import SystemClock
 from storage.errors import StorageError
 from storage.requests import BarrierReport, PendingLine, PublishReport, StatusReport
@@ -167,6 +170,10 @@ def publish_lines(report: PublishReport) -> list[str]:
     ]
 
 
+def _warm(parsed: argparse.Namespace, settings: Settings) -> int:
+    return run_warm(parsed, _client(settings), _place, _say)
+
+
 def _retry(parsed: argparse.Namespace, settings: Settings) -> int:
     bucket, key = _place(parsed.place)
     is_one_key = bool(key) and not key.endswith("/") and not parsed.prefix
@@ -263,6 +270,7 @@ def status_lines(report: StatusReport) -> list[str]:
         lines.append(
             f"lost        {report.lost_before} times, named by `forebay fsck` and in quarantine/*/losses.json"
         )
+    lines += [job_line(job) for job in report.warm_jobs]
     lines += [f"unreadable  {name}: {reason}" for name, reason in report.unreadable]
     lines += [f"suspended   {bucket}: {reason}" for bucket, reason in report.suspended_buckets]
     lines += [
@@ -373,6 +381,9 @@ def _parser() -> argparse.ArgumentParser:
     publish.add_argument("--as", dest="target", metavar="s3://BUCKET/TARGET/", required=True)
     publish.add_argument(
         "--copy", action="store_true", help="make real objects at the target instead, one by one"
+    )
+    add_warm_flags(
+        _add(commands, "warm", _warm, "bring into the cache what will be read: a prefix, or a list of keys")
     )
     retry = _add(commands, "retry", _retry, "send again what the origin refused")
     retry.add_argument("place", metavar="s3://BUCKET/KEY")

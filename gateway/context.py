@@ -41,6 +41,7 @@ from storage.requests import (
 )
 from storage.stats import Stats
 from storage.types import Checksum, ObjectName, PartSpan, RangeSpec
+from storage.warmer import Warmer
 
 HeaderPairs = tuple[tuple[str, str], ...]
 
@@ -261,6 +262,11 @@ class ObjectStore(Protocol):
 
 class OperatorStore(ObjectStore, Protocol):
     """The storage engine as the gateway's own verbs see it; always with the gateway's own authority at the origin."""
+
+    @property
+    def warmer(self) -> Warmer:
+        """The warm-ups."""
+        ...
 
     def start_barrier(self, bucket: str, prefix: str) -> BarrierReport:
         """Begin a flush of all that is acknowledged now under a prefix."""

@@ -75,7 +75,7 @@ class OwnPaths(Protocol):
         """Answer what needs no signature; None for everything else."""
         ...
 
-    async def answer(self, request: S3Request) -> S3Response:
+    async def answer(self, request: S3Request, body: RequestBody) -> S3Response:
         """Answer an admin verb; the caller has checked the right to it."""
         ...
 
@@ -259,7 +259,7 @@ class S3Server:
         if request.bucket == ADMIN_BUCKET:
             _require_admin(identity)
             exchange.operation = "Admin"
-            return await parts.own_paths.answer(request)
+            return await parts.own_paths.answer(request, body)
         operation = _routed(request, identity)
         exchange.operation = operation.value
         context = self._context(identity, body, exchange.wire)

@@ -10,6 +10,7 @@ Obvious rather than fast. A test arranges with `make_bucket` and `put`, and make
 - `views`: how names under published targets are read; `generation`: of what all listings are.
 - `publish_end`: how a publish ends, at the first question about it.
 - `part_spans`: where the parts of an object lie that was uploaded at the origin.
+- `warm`: what becomes of objects that are warmed, and what was asked for.
 - `gates`: the call of that name waits for its event, and says that it arrived.
 """
 
@@ -18,6 +19,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,7 @@ from msgspec.structs import replace
 from gateway.s3.checksums import whole_checksum
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.authority import Authority
+from storage.clock import SystemClock
 from storage.errors import (
     BucketNotEmptyError,
     InvalidPartError,
@@ -36,6 +39,7 @@ from storage.errors import (
     NoSuchVersionError,
     OriginRefusedError,
     PartTooSmallError,
+    StorageError,
 )
 from storage.listing import ListEntry, ListQuery, ListResult, Position
 from storage.publish import View
@@ -85,6 +89,9 @@ from storage.types import (
     PartSpan,
     RangeSpec,
 )
+from storage.warm_jobs import WarmResult
+from storage.warm_source import Brought, Wanted
+from storage.warmer import Warmer
 from tests.fakes.scripted_body import FakeBody, Gate, Piece
 from tests.fakes.whole_content import FakeContent, taken
 
@@ -121,6 +128,39 @@ class FakeOpenObject:
 
     async def close(self) -> None:
         self.is_closed = True
+
+
+class FakeWarmSource:
+    """Brings what the store has, and notes it; `results` says otherwise by key, and `gates` may hold a "bring" back."""
+
+    def __init__(self, store: "FakeStore") -> None:
+        self._store = store
+        self.wanted: list[Wanted] = []
+        self.results: dict[str, Brought | StorageError] = {}
+        self.warmer = Warmer(self, SystemClock(), store.stats)
+
+    @property
+    def room_bytes(self) -> int:
+        return 1024 * MIB
+
+    async def shown(self, name: ObjectName) -> ObjectName:
+        return name
+
+    async def page(self, query: ListQuery) -> ListResult:
+        return await self._store.list_objects(query, lambda _: None)
+
+    async def bring(self, wanted: Wanted) -> Brought:
+        await self._store._called("bring")
+        self.wanted.append(wanted)
+        result = self.results.get(wanted.name.key)
+        if isinstance(result, StorageError):
+            raise result
+        if result is not None:
+            return result
+        data = self._store.data(wanted.name.bucket, wanted.name.key)
+        if data is None:
+            raise NoSuchKeyError(str(wanted.name))
+        return Brought(WarmResult.BROUGHT, len(data), len(data))
 
 
 class FakeStore:
@@ -170,6 +210,14 @@ class FakeStore:
         self._buckets: dict[str, dict[str, tuple[ObjectRecord, bytes]]] = {}
         self._uploads: dict[str, StoredUpload] = {}
         self._file_offset = 0
+
+    @cached_property
+    def warm(self) -> FakeWarmSource:
+        return FakeWarmSource(self)
+
+    @property
+    def warmer(self) -> Warmer:
+        return self.warm.warmer
 
     # --- arranging -----------------------------------------------------------------------------------------------------
 
@@ -526,6 +574,7 @@ class FakeStore:
             origin_throttled=0,
             hit_ratio_requests=0.5,
             hit_ratio_bytes=0.25,
+            warm_jobs=self.warmer.reports(),
         )
 
     def pending(

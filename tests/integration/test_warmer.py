@@ -1,6 +1,7 @@
 """`storage.warmer` and `storage.warm_source` in a whole engine: what is warm afterwards, and what the origin was asked for."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -16,26 +17,31 @@ ALWAYS = Policy(freshness=Freshness(FreshnessMode.ALWAYS))
 
 
 def fill_origin(running: RunningEngine, count: int, size: int = 1000) -> None:
+    """Put objects of one size under data/ at the origin."""
     for number in range(count):
         running.origin.store.put(BUCKET, f"data/k{number:04}", bytes([number % 256]) * size)
 
 
 async def warm(running: RunningEngine, request: WarmRequest) -> WarmReport:
+    """Run a job to its end."""
     started = running.engine.warmer.start(request)
     return await ended(running, started.job_id)
 
 
 async def ended(running: RunningEngine, job_id: int) -> WarmReport:
+    """Wait for the end of a job."""
     report = await running.engine.warmer.wait(job_id, 20.0)
     assert report.is_over, report
     return report
 
 
 def under(prefix: str = "data/", **more: object) -> WarmRequest:
+    """Ask for a prefix."""
     return WarmRequest(WarmKind.PREFIX, BUCKET, prefix, **more)  # type: ignore[arg-type]  # named in each test
 
 
 def names(*keys: str) -> list[WarmEntry]:
+    """List keys."""
     return [WarmEntry(BUCKET, key) for key in keys]
 
 
@@ -332,6 +338,7 @@ async def test_calls_of_a_warm_up_have_the_lowest_priority() -> None:
 
 
 def ordered(**more: object) -> WarmRequest:
+    """Ask for an order."""
     return WarmRequest(WarmKind.ORDER, **more)  # type: ignore[arg-type]  # named in each test
 
 
@@ -345,11 +352,13 @@ async def test_a_sampler_s_order_is_warmed_a_window_ahead_of_the_reads() -> None
         warmer.feed(job.job_id, 0, names(*keys), is_last=True)
         await until(lambda: warmer.reports()[0].warm_objects == 3)
 
+        def has_warmed(count: int) -> bool:
+            return warmer.reports()[0].warm_objects == count
+
         results = []
         for number, key in enumerate(keys):
             results.append((await running.get(key)).result)
-            warmed = min(12, number + 4)
-            await until(lambda warmed=warmed: warmer.reports()[0].warm_objects == warmed)
+            await until(partial(has_warmed, min(12, number + 4)))
             assert warmer.reports()[0].ahead_bytes <= 3000
 
         assert results == [CacheResult.HIT] * 12

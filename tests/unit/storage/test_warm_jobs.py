@@ -20,6 +20,7 @@ from storage.warm_jobs import (
 
 
 def entries(start: int, count: int) -> tuple[WarmEntry, ...]:
+    """List keys as those of a dataset."""
     return tuple(WarmEntry("bucket", f"data/train/sample-{n:08}.jpg") for n in range(start, start + count))
 
 

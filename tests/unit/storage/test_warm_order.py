@@ -1,19 +1,20 @@
 """`storage.warm_order`: how far a warm-up goes ahead of readers that announced their order."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from storage.types import ObjectName
 from storage.warm_order import LOADED_AHEAD, OrderWindow
 
 
 def name(number: int) -> ObjectName:
+    """Name an object."""
     return ObjectName("bucket", f"k{number}")
 
 
 def window(
     numbers: list[int], *, ahead_objects: int = 3, ahead_bytes: int = 1000, idle_s: float = 10.0
 ) -> OrderWindow[int]:
+    """Make a window that knows some names."""
     made: OrderWindow[int] = OrderWindow(
         ahead_objects=ahead_objects, ahead_bytes=ahead_bytes, idle_s=idle_s, now_s=0.0
     )
