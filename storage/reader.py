@@ -46,6 +46,7 @@ from storage.origin.answers import OriginAnswer
 from storage.origin.client import OriginClient
 from storage.origin.wire import OriginObject
 from storage.policy import Freshness, FreshnessMode, PolicyTable
+from storage.reasons import Reason, origin_failed
 from storage.records import (
     FORMAT,
     ObjectRecord,
@@ -180,9 +181,9 @@ class Reader:
 
     def verdict(self, name: ObjectName, record: ObjectRecord) -> Verdict:
         """Say whether a version would be served as it is now, or the origin asked first."""
-        return judge(record, *self._circumstances(name))
+        return judge(record, *self.circumstances(name))
 
-    def _circumstances(self, name: ObjectName) -> tuple[Freshness, float, int, float]:
+    def circumstances(self, name: ObjectName) -> tuple[Freshness, float, int, float]:
         """Give what `judge` and `may_serve_stale` rest on, now."""
         parts = self._parts
         trusted_epoch = NO_EPOCH_TRUSTED if parts.has_failed() else parts.trusted_epoch
@@ -217,7 +218,7 @@ class Reader:
     async def _open_known(
         self, name: ObjectName, record: ObjectRecord, part: RangeSpec | None
     ) -> Opened | None:
-        circumstances = self._circumstances(name)
+        circumstances = self.circumstances(name)
         if self._is_foreign:
             record = as_shown(record)
         if judge(record, *circumstances) is Verdict.FRESH:
@@ -233,7 +234,7 @@ class Reader:
             if not is_covered:
                 raise
             code = error.code if isinstance(error, OriginUnavailableError) else "Overloaded"
-            return self._opened(name, _Told(record), part, CacheResult.STALE, f"origin: {code}")
+            return self._opened(name, _Told(record), part, CacheResult.STALE, origin_failed(code))
         if told is None:
             return None
         is_same = told.record.version_id == record.version_id
@@ -242,7 +243,7 @@ class Reader:
             told,
             part,
             CacheResult.HIT if is_same else CacheResult.MISS,
-            "validated" if is_same else "changed at the origin",
+            Reason.VALIDATED if is_same else Reason.CHANGED,
         )
 
     async def _validate(
@@ -337,7 +338,9 @@ class Reader:
         """Open what was told to a question that was asked for this read, or before it (`is_late`)."""
         if told is None or (is_late and self._freshness(name).mode is FreshnessMode.ALWAYS):
             return None
-        return self._opened(name, told, part, CacheResult.MISS)
+        return self._opened(
+            name, told, part, CacheResult.MISS, Reason.FETCHING if is_late else Reason.UNKNOWN
+        )
 
     async def _head(self, name: ObjectName) -> _Told | None:
         with self._parts.generations.watch(name) as watch:
@@ -380,9 +383,7 @@ class Reader:
         asked = self._asked_now()
         found = await self._described(name, Priority.FOREGROUND)
         told = _record_of(found, self._parts.ids.take_version_id(), asked)
-        opened = self._opened(
-            name, _Told(told, is_kept=False), part, CacheResult.MISS, "written all the time"
-        )
+        opened = self._opened(name, _Told(told, is_kept=False), part, CacheResult.MISS, Reason.WRITTEN)
         assert opened is not None, "a version that is not kept cannot move on"
         return opened
 

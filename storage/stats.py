@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Final, Protocol
 
+from storage.reasons import LastAnswers
 from storage.types import CacheResult
 from storage.warm_jobs import WarmResult
 
@@ -90,12 +91,18 @@ class RatioWindow:
 
 
 class OriginTime:
-    """How long one request of a client waited for the origin; the access log's `origin_s`."""
+    """How long one request of a client waited for the origin.
 
-    __slots__ = ("spent_s",)
+    Attributes:
+        spent_s: For its answers; the access log's `origin_s`.
+        waited_s: For the limiter's leave to ask it.
+    """
+
+    __slots__ = ("spent_s", "waited_s")
 
     def __init__(self) -> None:
         self.spent_s = 0.0
+        self.waited_s = 0.0
 
 
 origin_time: Final[ContextVar[OriginTime | None]] = ContextVar("origin_time", default=None)
@@ -107,6 +114,19 @@ def charge_origin(duration_s: float) -> None:
     charged = origin_time.get()
     if charged is not None:
         charged.spent_s += duration_s
+
+
+def charge_wait(duration_s: float) -> None:
+    """Charge the time that a call waited for its turn to the client's request that it was made for, if any."""
+    charged = origin_time.get()
+    if charged is not None:
+        charged.waited_s += duration_s
+
+
+def wait_charged_s() -> float:
+    """Say how long the client's request of this context has waited for turns so far."""
+    charged = origin_time.get()
+    return 0.0 if charged is None else charged.waited_s
 
 
 class CallSeconds(Protocol):
@@ -173,6 +193,7 @@ class Stats:
         oldest_pending_at_s: Wall time of the oldest acknowledgement not yet at the origin; 0 without one.
         scrub_round_bytes: What the round under way has read; `scrub_done_at_s` is the wall time of the last one's end, 0 before.
         scrub_damaged: Damaged blocks that the scrub found, `clean` or `dirty`.
+        last_answers: Of reads that were no plain hits.
         warm_jobs: Warm-ups that run; `warm_objects` counts what became of each object, `warm_bytes` what was fetched for them.
         origin: Set by the engine once the origin's client exists.
         limiter: Likewise.
@@ -200,6 +221,7 @@ class Stats:
         self.scrub_rounds = 0
         self.scrub_done_at_s = 0.0
         self.scrub_damaged: Final[Counter[str]] = Counter(clean=0, dirty=0)
+        self.last_answers: Final = LastAnswers()
         self.warm_jobs = 0
         self.warm_objects: Final[Counter[str]] = Counter(dict.fromkeys(WarmResult, 0))
         self.warm_bytes = 0

@@ -43,7 +43,7 @@ from storage.origin.retry import CREDENTIAL_CODES, THROTTLE_CODES, Outcome, Retr
 from storage.origin.signing import EMPTY_SHA256, UNSIGNED_PAYLOAD, SigningIdentity, sign_headers
 from storage.origin.transport import Attempt, Exchange, Transport
 from storage.origin.wire import OutgoingBody, bad_answer, header_text, http_date_s
-from storage.stats import charge_origin
+from storage.stats import charge_origin, charge_wait
 from storage.types import Priority
 
 log = logging.getLogger(__name__)
@@ -325,7 +325,10 @@ class Caller:
         try:
             async with asyncio.timeout_at(history.until_s):
                 history.credentials = await self._credentials.credentials()
-                return await self._limiter.admit(call.priority, call.bytes_hint, budget).acquire()
+                asked_s = self._clock.monotonic_s()
+                ticket = await self._limiter.admit(call.priority, call.bytes_hint, budget).acquire()
+                charge_wait(self._clock.monotonic_s() - asked_s)
+                return ticket
         except TimeoutError as error:
             raise OriginUnavailableError(
                 "no turn to ask the origin in time", status=0, code="Timeout"

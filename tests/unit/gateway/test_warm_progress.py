@@ -35,7 +35,8 @@ def test_rate_and_time_left_come_of_the_reports_so_far() -> None:
 def test_rate_is_of_the_last_seconds_when_it_changes() -> None:
     """Objects that were skipped at the start do not make the rest look near."""
     progress = Progress()
-    progress.line(replace(REPORT, elapsed_s=1.0, results={"skipped": 500}))
+    report = replace(REPORT, elapsed_s=1.0, results={"skipped": 500})
+    progress.line(report)
     for second in range(2, 40):
         report = replace(
             REPORT, elapsed_s=float(second), results={"skipped": 500, "brought": second}, warm_bytes=500 * MIB
