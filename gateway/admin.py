@@ -20,6 +20,7 @@
     DELETE /-/warm/{id}                    WarmReport of the warm-up, which was ended
     POST /-/retry?bucket=&prefix=          Changed; with key= instead of prefix= of this one
     POST /-/discard?bucket=&key=&sequence= Changed: 0 where the key has another change by now
+    GET  /-/object?bucket=&key=            ExplainedObject
     GET  /-/policy?bucket=&key=            PolicyExplanation
     POST /-/reload                         ReloadReport, as SIGHUP does it
 
@@ -42,6 +43,7 @@ from gateway.telemetry import CONTENT_TYPE, Exporter
 from gateway.verb_parameters import number, optional, required, truth
 from gateway.warm_verbs import answer_warm
 from storage.errors import StorageError
+from storage.explained import ObjectReport
 from storage.requests import PublishReport, StatusReport
 from storage.types import ObjectName
 
@@ -59,6 +61,13 @@ class Changed(msgspec.Struct, frozen=True):
     """How many changes a verb touched."""
 
     changed: int
+
+
+class ExplainedObject(msgspec.Struct, frozen=True):
+    """What is known of an object, and which policy holds for it; None where the settings cannot be told."""
+
+    object: ObjectReport
+    policy: PolicyExplanation | None = None
 
 
 class ReloadReport(msgspec.Struct, frozen=True):
@@ -136,6 +145,8 @@ class Admin:
         match request.method, verb, rest:
             case "GET", "policy", "" if self._live is not None:
                 return _json(await self._explain(self._live.settings, request))
+            case "GET", "object", "":
+                return _json(await self._explain_object(request))
             case "POST", "reload", "" if self._live is not None:
                 return _json(await self._live.reload())
             case "GET", ("status" | "pending" | "quarantine" | "acknowledged"), "":
@@ -190,6 +201,11 @@ class Admin:
         except StorageError as error:
             return explain(settings, name, None, str(error))
         return explain(settings, name, facts)
+
+    async def _explain_object(self, request: S3Request) -> ExplainedObject:
+        report = await self._store.explain(ObjectName(required(request, "bucket"), required(request, "key")))
+        policy = None if self._live is None else await self._explain(self._live.settings, request)
+        return ExplainedObject(report, policy)
 
     def _reported(self, verb: str, request: S3Request) -> object:
         """Answer what changes nothing and waits for nothing."""

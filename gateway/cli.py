@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from gateway import app, demo, proof_commands
-from gateway.admin import Changed, ReloadReport
+from gateway.admin import Changed, ExplainedObject, ReloadReport
 from gateway.client import GatewayClient, GatewayError
 from gateway.explain import PolicyExplanation, explain, explanation_lines
 from gateway.fsck_command import FsckRequest, add_fsck_flags, readable, run_fsck
 from gateway.ledger.entries import LedgerError
+from gateway.object_lines import object_lines
 from gateway.proof_commands import Place
 from gateway.s3_endpoint import EndpointError
 from gateway.setting_rows import TABLE
@@ -232,6 +233,21 @@ def _explain(parsed: argparse.Namespace, settings: Settings) -> int:
     return DONE
 
 
+def _explain_object(parsed: argparse.Namespace, settings: Settings) -> int:
+    bucket, key = _place(parsed.place)
+    if not key:
+        return _complain(
+            "explain takes one object, s3://BUCKET/KEY; forebay policy explain takes a bucket", WRONG_USE
+        )
+    told = _client(settings).ask(ExplainedObject, "GET", "/-/object", {"bucket": bucket, "key": key})
+    lines = object_lines(told.object)
+    if told.policy is not None:
+        lines += explanation_lines(told.policy)[1:]
+    for line in lines:
+        _say(line)
+    return DONE
+
+
 def _ledger(parsed: argparse.Namespace, settings: Settings) -> int:
     place = Place(*_place(parsed.place))
     return DONE if proof_commands.ledger(parsed, place, settings, _say) else NOT_DONE
@@ -403,6 +419,10 @@ def _parser() -> argparse.ArgumentParser:
     policy.add_argument(
         "--offline", action="store_true", help="answer from the settings, without a running gateway"
     )
+    explained = _add(
+        commands, "explain", _explain_object, "say what is cached of an object, and why not more"
+    )
+    explained.add_argument("place", metavar="s3://BUCKET/KEY")
     _add_proofs(commands)
     add_fsck_flags(
         _add(commands, "fsck", _fsck, "check a cache directory that no gateway has open, or repair it")

@@ -14,6 +14,7 @@ from gateway.grants import EVERYTHING, Access
 from gateway.s3.request import S3Request
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.clock import Clock
+from storage.explained import ObjectReport
 from storage.listing import ListQuery, ListResult
 from storage.publish import View
 from storage.records import BucketFacts, ObjectRecord
@@ -288,6 +289,10 @@ class OperatorStore(ObjectStore, Protocol):
 
     def status(self) -> StatusReport:
         """Say how the engine is."""
+        ...
+
+    async def explain(self, name: ObjectName) -> ObjectReport:
+        """Say what is known of an object, and what a read of it now would be."""
         ...
 
     def pending(

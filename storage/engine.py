@@ -31,6 +31,7 @@ from storage.errors import (
     StorageError,
     UnknownOutcomeError,
 )
+from storage.explained import ObjectReport, object_report
 from storage.flush_events import Scope
 from storage.flush_waits import Barrier
 from storage.index import Index
@@ -629,6 +630,17 @@ class Engine:
         )
         running = tuple(job for job in self.warmer.reports() if not job.is_over)
         return msgspec.structs.replace(report, warm_jobs=running)
+
+    async def explain(self, name: ObjectName) -> ObjectReport:
+        """Say what is known of an object, and what a read of it now would be."""
+        parts = self._parts
+
+        async def look(components: Components) -> ObjectReport:
+            shown = seen_through(await components.pointers.view(name), name)
+            last = self.stats.last_answers.find(shown)
+            return object_report(components, shown, str(name), last, parts.clock.wall_s())
+
+        return await self._reading(look, needs_index=True)
 
     def pending(
         self, bucket: str, prefix: str, limit: int, after: int = 0, *, is_quarantined: bool = False

@@ -41,6 +41,7 @@ from storage.errors import (
     PartTooSmallError,
     StorageError,
 )
+from storage.explained import ObjectReport
 from storage.listing import ListEntry, ListQuery, ListResult, Position
 from storage.publish import View
 from storage.records import (
@@ -575,6 +576,21 @@ class FakeStore:
             hit_ratio_requests=0.5,
             hit_ratio_bytes=0.25,
             warm_jobs=self.warmer.reports(),
+        )
+
+    async def explain(self, name: ObjectName) -> ObjectReport:
+        found = self._bucket(name.bucket).get(name.key)
+        if found is None:
+            return ObjectReport(str(name), self.now_s)
+        record, data = found
+        return ObjectReport(
+            str(name),
+            self.now_s,
+            state="clean",
+            size=record.size,
+            etag=record.etag,
+            version_id=record.version_id,
+            cached_bytes=len(data),
         )
 
     def pending(
