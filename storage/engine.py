@@ -17,8 +17,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import ClassVar, Final, TypeVar
 
-import msgspec
-
 from storage.acknowledged import acknowledged_line, acknowledged_page
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.assembly import Components, EngineParts
@@ -621,15 +619,14 @@ class Engine:
 
     def status(self) -> StatusReport:
         """Say how the engine is."""
-        report = status_report(
+        return status_report(
             self._parts,
             self._recovered,
             self._components,
             is_draining=self._is_draining,
             reopening=self._reopening.text(self._parts.clock.monotonic_s()),
+            warm_jobs=self.warmer.running(),
         )
-        running = tuple(job for job in self.warmer.reports() if not job.is_over)
-        return msgspec.structs.replace(report, warm_jobs=running)
 
     async def explain(self, name: ObjectName) -> ObjectReport:
         """Say what is known of an object, and what a read of it now would be."""

@@ -239,6 +239,10 @@ class Warmer:
         """Say of all jobs that run, or ended lately, how far they are; oldest first."""
         return tuple(self._report(job) for job in self._jobs.values())
 
+    def running(self) -> tuple[WarmReport, ...]:
+        """Say of the jobs that run how far they are."""
+        return tuple(report for report in self.reports() if not report.is_over)
+
     async def cancel(self, job_id: int) -> WarmReport:
         """End a job; what it brought stays. One that has ended stays as it is.
 

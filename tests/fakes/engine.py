@@ -28,7 +28,6 @@ from msgspec.structs import replace
 from gateway.s3.checksums import whole_checksum
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.authority import Authority
-from storage.clock import SystemClock
 from storage.errors import (
     BucketNotEmptyError,
     InvalidPartError,
@@ -39,7 +38,6 @@ from storage.errors import (
     NoSuchVersionError,
     OriginRefusedError,
     PartTooSmallError,
-    StorageError,
 )
 from storage.explained import ObjectReport
 from storage.listing import ListEntry, ListQuery, ListResult, Position
@@ -90,10 +88,9 @@ from storage.types import (
     PartSpan,
     RangeSpec,
 )
-from storage.warm_jobs import WarmResult
-from storage.warm_source import Brought, Wanted
 from storage.warmer import Warmer
 from tests.fakes.scripted_body import FakeBody, Gate, Piece
+from tests.fakes.warm_source import FakeWarmSource
 from tests.fakes.whole_content import FakeContent, taken
 
 if TYPE_CHECKING:
@@ -129,39 +126,6 @@ class FakeOpenObject:
 
     async def close(self) -> None:
         self.is_closed = True
-
-
-class FakeWarmSource:
-    """Brings what the store has, and notes it; `results` says otherwise by key, and `gates` may hold a "bring" back."""
-
-    def __init__(self, store: "FakeStore") -> None:
-        self._store = store
-        self.wanted: list[Wanted] = []
-        self.results: dict[str, Brought | StorageError] = {}
-        self.warmer = Warmer(self, SystemClock(), store.stats)
-
-    @property
-    def room_bytes(self) -> int:
-        return 1024 * MIB
-
-    async def shown(self, name: ObjectName) -> ObjectName:
-        return name
-
-    async def page(self, query: ListQuery) -> ListResult:
-        return await self._store.list_objects(query, lambda _: None)
-
-    async def bring(self, wanted: Wanted) -> Brought:
-        await self._store._called("bring")
-        self.wanted.append(wanted)
-        result = self.results.get(wanted.name.key)
-        if isinstance(result, StorageError):
-            raise result
-        if result is not None:
-            return result
-        data = self._store.data(wanted.name.bucket, wanted.name.key)
-        if data is None:
-            raise NoSuchKeyError(str(wanted.name))
-        return Brought(WarmResult.BROUGHT, len(data), len(data))
 
 
 class FakeStore:
@@ -579,19 +543,10 @@ class FakeStore:
         )
 
     async def explain(self, name: ObjectName) -> ObjectReport:
-        found = self._bucket(name.bucket).get(name.key)
-        if found is None:
-            return ObjectReport(str(name), self.now_s)
-        record, data = found
-        return ObjectReport(
-            str(name),
-            self.now_s,
-            state="clean",
-            size=record.size,
-            etag=record.etag,
-            version_id=record.version_id,
-            cached_bytes=len(data),
-        )
+        data, told = self.data(name.bucket, name.key), ObjectReport(str(name), self.now_s)
+        if data is None:
+            return told
+        return replace(told, state="clean", version_id=1, size=len(data), cached_bytes=len(data))
 
     def pending(
         self, bucket: str, prefix: str, limit: int, after: int = 0, *, is_quarantined: bool = False

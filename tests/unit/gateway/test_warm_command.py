@@ -183,7 +183,7 @@ async def test_a_job_goes_on_without_its_client_and_can_be_found_again(
 ) -> None:
     """By its number: shown, ended, and named in the status of the gateway."""
     stock(gateway)
-    gate = gateway.store.gates["bring"] = Gate()
+    gate = gateway.store.warm.gate = Gate()
 
     begun = await execute_at(gateway, "warm", "s3://bucket/data/", "--detach")
     shown = await execute_at(gateway, "warm", "--status")
