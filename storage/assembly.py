@@ -34,6 +34,7 @@ from storage.hidden_writes import HiddenWrites
 from storage.intake import HeldBodies, Inlet
 from storage.keyqueue import KeyQueue
 from storage.late_landings import LateLandings
+from storage.listed_pages import ListedPages
 from storage.lister import Lister
 from storage.origin.admission import Limiter
 from storage.origin.client import OriginClient
@@ -319,7 +320,23 @@ def assemble(
     )
     held = HeldBodies()
     conditional = ConditionalWrites(parts.origin, dirty_rows.version)
-    lister = Lister(recovered.index, parts.origin, state, parts.workers.pool)
+    lister = Lister(
+        recovered.index,
+        ListedPages(
+            parts.origin,
+            parts.policies,
+            generations,
+            parts.clock,
+            lambda bucket: (
+                float("inf")
+                if state.failure
+                else max(facts.doubted_at_s(bucket), landings.bucket_doubted_at_s(bucket))
+            ),
+            facts.drops,
+        ),
+        state,
+        parts.workers.pool,
+    )
     passing = Passing(
         PassingParts(
             origin=parts.origin,
