@@ -12,8 +12,15 @@
     GET  /-/acknowledged?bucket=&key=      the AcknowledgedLine of one key, or null
     POST /-/publish?bucket=&source=&target=&copy=   PublishReport of a new publish, or of copies where copy is 1
     GET  /-/publish/{id}?wait=SECONDS      PublishReport, after at most WAIT_S_MAX
+    POST /-/warm?bucket=&prefix=&mode=&metadata-only=&concurrency=&ahead=&ahead-bytes=&idle=   WarmReport of a new warm-up; mode is
+                                           prefix, list or order
+    POST /-/warm/{id}?at=&last=            WarmFed: a piece of its list, a JSON array of {bucket, key, range}
+    GET  /-/warm                           WarmJobs: those that run or ended lately
+    GET  /-/warm/{id}?wait=SECONDS         WarmReport, after at most WAIT_S_MAX
+    DELETE /-/warm/{id}                    WarmReport of the warm-up, which was ended
     POST /-/retry?bucket=&prefix=          Changed; with key= instead of prefix= of this one
     POST /-/discard?bucket=&key=&sequence= Changed: 0 where the key has another change by now
+    GET  /-/object?bucket=&key=            ExplainedObject
     GET  /-/policy?bucket=&key=            PolicyExplanation
     POST /-/reload                         ReloadReport, as SIGHUP does it
 
@@ -27,13 +34,16 @@ from typing import Final, Protocol
 import msgspec
 from aiohttp import web
 
-from gateway.context import OperatorStore, S3Response
+from gateway.context import OperatorStore, RequestBody, S3Response
 from gateway.explain import PolicyExplanation, explain
 from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
 from gateway.s3.request import ADMIN_BUCKET, S3Request
 from gateway.settings import Settings
 from gateway.telemetry import CONTENT_TYPE, Exporter
+from gateway.verb_parameters import number, optional, required, truth
+from gateway.warm_verbs import answer_warm
 from storage.errors import StorageError
+from storage.explained import ObjectReport
 from storage.requests import PublishReport, StatusReport
 from storage.types import ObjectName
 
@@ -51,6 +61,13 @@ class Changed(msgspec.Struct, frozen=True):
     """How many changes a verb touched."""
 
     changed: int
+
+
+class ExplainedObject(msgspec.Struct, frozen=True):
+    """What is known of an object, and which policy holds for it; None where the settings cannot be told."""
+
+    object: ObjectReport
+    policy: PolicyExplanation | None = None
 
 
 class ReloadReport(msgspec.Struct, frozen=True):
@@ -118,7 +135,7 @@ class Admin:
             )
         return None
 
-    async def answer(self, request: S3Request) -> S3Response:  # noqa: PLR0911 - one arm a verb
+    async def answer(self, request: S3Request, body: RequestBody) -> S3Response:  # noqa: PLR0911 - one arm a verb
         """Answer an admin verb.
 
         Raises:
@@ -128,19 +145,23 @@ class Admin:
         match request.method, verb, rest:
             case "GET", "policy", "" if self._live is not None:
                 return _json(await self._explain(self._live.settings, request))
+            case "GET", "object", "":
+                return _json(await self._explain_object(request))
             case "POST", "reload", "" if self._live is not None:
                 return _json(await self._live.reload())
             case "GET", ("status" | "pending" | "quarantine" | "acknowledged"), "":
                 return _json(self._reported(verb, request))
             case "POST", "flush", "":
                 return _json(
-                    self._store.start_barrier(_parameter(request, "bucket"), _optional(request, "prefix"))
+                    self._store.start_barrier(required(request, "bucket"), optional(request, "prefix"))
                 )
             case "GET", "flush", barrier_id:
-                wait_s = min(WAIT_S_MAX, _number("wait", _optional(request, "wait") or "0"))
-                return _json(await self._store.wait_barrier(_number("barrier", barrier_id), wait_s))
+                wait_s = min(WAIT_S_MAX, number("wait", optional(request, "wait") or "0"))
+                return _json(await self._store.wait_barrier(number("barrier", barrier_id), wait_s))
             case _, "publish", publish_id:
                 return _json(await self._publish(request, publish_id))
+            case _, "warm", job:
+                return _json(await answer_warm(self._store.warmer, request, job, body, WAIT_S_MAX))
             case "POST", "retry" | "discard", "":
                 return _json(Changed(await self._settle_quarantined(request, verb)))
             case _:
@@ -149,37 +170,42 @@ class Admin:
     async def _publish(self, request: S3Request, publish_id: str) -> PublishReport:
         """Begin a publish, or say how far one is."""
         if request.method == "GET" and publish_id:
-            wait_s = min(WAIT_S_MAX, _number("wait", _optional(request, "wait") or "0"))
-            return await self._store.wait_publish(_number("publish", publish_id), wait_s)
+            wait_s = min(WAIT_S_MAX, number("wait", optional(request, "wait") or "0"))
+            return await self._store.wait_publish(number("publish", publish_id), wait_s)
         if request.method != "POST" or publish_id:
             raise _not_allowed(request)
         return await self._store.start_publish(
-            _parameter(request, "bucket"),
-            _parameter(request, "source"),
-            _parameter(request, "target"),
-            is_copy=_optional(request, "copy") in {"1", "true"},
+            required(request, "bucket"),
+            required(request, "source"),
+            required(request, "target"),
+            is_copy=truth(request, "copy"),
         )
 
     async def _settle_quarantined(self, request: S3Request, verb: str) -> int:
-        bucket = _parameter(request, "bucket")
+        bucket = required(request, "bucket")
         if verb == "retry":
-            key = _optional(request, "key")
-            prefix = key or _optional(request, "prefix")
+            key = optional(request, "key")
+            prefix = key or optional(request, "prefix")
             return await self._store.retry_quarantined(bucket, prefix, is_one_key=bool(key))
-        sequence = _number("sequence", _parameter(request, "sequence"))
-        return await self._store.discard_quarantined(bucket, _parameter(request, "key"), sequence)
+        sequence = number("sequence", required(request, "sequence"))
+        return await self._store.discard_quarantined(bucket, required(request, "key"), sequence)
 
     def _status(self) -> StatusReport:
         failure = "" if self._live is None else self._live.failure
         return msgspec.structs.replace(self._store.status(), settings_failure=failure)
 
     async def _explain(self, settings: Settings, request: S3Request) -> PolicyExplanation:
-        name = ObjectName(_parameter(request, "bucket"), _optional(request, "key"))
+        name = ObjectName(required(request, "bucket"), optional(request, "key"))
         try:
             facts = await self._store.bucket_facts(name.bucket)
         except StorageError as error:
             return explain(settings, name, None, str(error))
         return explain(settings, name, facts)
+
+    async def _explain_object(self, request: S3Request) -> ExplainedObject:
+        report = await self._store.explain(ObjectName(required(request, "bucket"), required(request, "key")))
+        policy = None if self._live is None else await self._explain(self._live.settings, request)
+        return ExplainedObject(report, policy)
 
     def _reported(self, verb: str, request: S3Request) -> object:
         """Answer what changes nothing and waits for nothing."""
@@ -188,18 +214,18 @@ class Admin:
         if verb == "acknowledged":
             return self._acknowledged(request)
         is_quarantined = verb == "quarantine"
-        bucket, prefix = _optional(request, "bucket"), _optional(request, "prefix")
+        bucket, prefix = optional(request, "bucket"), optional(request, "prefix")
         if not bucket and (prefix or not is_quarantined):
             raise invalid_argument("bucket", "", "The parameter bucket is missing.")
-        after = _number("after", _optional(request, "after") or "0")
+        after = number("after", optional(request, "after") or "0")
         return self._store.pending(bucket, prefix, PENDING_MAX, after, is_quarantined=is_quarantined)
 
     def _acknowledged(self, request: S3Request) -> object:
-        bucket = _parameter(request, "bucket")
-        if key := _optional(request, "key"):
+        bucket = required(request, "bucket")
+        if key := optional(request, "key"):
             return self._store.acknowledged_of(ObjectName(bucket, key))
-        prefix, after = _optional(request, "prefix"), _optional(request, "after")
-        is_deep = bool(_number("deep", _optional(request, "deep") or "0"))
+        prefix, after = optional(request, "prefix"), optional(request, "after")
+        is_deep = bool(number("deep", optional(request, "deep") or "0"))
         return self._store.acknowledged(bucket, prefix, after, is_deep=is_deep)
 
     def _is_metrics(self, request: S3Request) -> bool:
@@ -263,20 +289,3 @@ def _not_allowed(request: S3Request) -> S3Error:
     return S3Error(
         ErrorCode.METHOD_NOT_ALLOWED, extra={"Method": request.method, "ResourceType": request.key}
     )
-
-
-def _optional(request: S3Request, name: str) -> str:
-    return request.query.get(name) or ""
-
-
-def _parameter(request: S3Request, name: str) -> str:
-    value = request.query.get(name)
-    if not value:
-        raise invalid_argument(name, "", f"The parameter {name} is missing.")
-    return value
-
-
-def _number(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
-        raise invalid_argument(name, text, f"{name} is not a number.")
-    return int(text)

@@ -1,6 +1,7 @@
 """The command line: `forebay serve`, `demo`, `fsck`, and what speaks to a running gateway.
 
-Exit status: 0 done; 1 not done, with the reason on standard error; 2 wrong use or wrong settings.
+Exit status: 0 done; 1 not done, with the reason on standard error; 2 wrong use or wrong settings; 3 a warm-up ended with less
+warm than was asked for.
 """
 
 import argparse
@@ -14,16 +15,19 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from gateway import app, demo, proof_commands
-from gateway.admin import Changed, ReloadReport
+from gateway.admin import Changed, ExplainedObject, ReloadReport
 from gateway.client import GatewayClient, GatewayError
 from gateway.explain import PolicyExplanation, explain, explanation_lines
 from gateway.fsck_command import FsckRequest, add_fsck_flags, readable, run_fsck
 from gateway.ledger.entries import LedgerError
+from gateway.object_lines import object_lines
 from gateway.proof_commands import Place
 from gateway.s3_endpoint import EndpointError
 from gateway.setting_rows import TABLE
 from gateway.settings import Settings, SettingsError, load
 from gateway.tls import CertificateError
+from gateway.warm_command import add_warm_flags, run_warm
+from gateway.warm_progress import job_line
 from storage.clock import SystemClock
 from storage.errors import StorageError
 from storage.requests import BarrierReport, PendingLine, PublishReport, StatusReport
@@ -167,6 +171,10 @@ def publish_lines(report: PublishReport) -> list[str]:
     ]
 
 
+def _warm(parsed: argparse.Namespace, settings: Settings) -> int:
+    return run_warm(parsed, _client(settings), _place, _say)
+
+
 def _retry(parsed: argparse.Namespace, settings: Settings) -> int:
     bucket, key = _place(parsed.place)
     is_one_key = bool(key) and not key.endswith("/") and not parsed.prefix
@@ -225,6 +233,21 @@ def _explain(parsed: argparse.Namespace, settings: Settings) -> int:
     return DONE
 
 
+def _explain_object(parsed: argparse.Namespace, settings: Settings) -> int:
+    bucket, key = _place(parsed.place)
+    if not key:
+        return _complain(
+            "explain takes one object, s3://BUCKET/KEY; forebay policy explain takes a bucket", WRONG_USE
+        )
+    told = _client(settings).ask(ExplainedObject, "GET", "/-/object", {"bucket": bucket, "key": key})
+    lines = object_lines(told.object)
+    if told.policy is not None:
+        lines += explanation_lines(told.policy)[1:]
+    for line in lines:
+        _say(line)
+    return DONE
+
+
 def _ledger(parsed: argparse.Namespace, settings: Settings) -> int:
     place = Place(*_place(parsed.place))
     return DONE if proof_commands.ledger(parsed, place, settings, _say) else NOT_DONE
@@ -264,6 +287,7 @@ def status_lines(report: StatusReport) -> list[str]:
             f"lost        {report.lost_before} times, named by `forebay fsck` and in quarantine/*/losses.json"
         )
     lines += [f"degraded    {reason}" for reason in report.degraded]
+    lines += [job_line(job) for job in report.warm_jobs]
     lines += [f"unreadable  {name}: {reason}" for name, reason in report.unreadable]
     lines += [f"suspended   {bucket}: {reason}" for bucket, reason in report.suspended_buckets]
     lines += [
@@ -375,6 +399,9 @@ def _parser() -> argparse.ArgumentParser:
     publish.add_argument(
         "--copy", action="store_true", help="make real objects at the target instead, one by one"
     )
+    add_warm_flags(
+        _add(commands, "warm", _warm, "bring into the cache what will be read: a prefix, or a list of keys")
+    )
     retry = _add(commands, "retry", _retry, "send again what the origin refused")
     retry.add_argument("place", metavar="s3://BUCKET/KEY")
     retry.add_argument(
@@ -393,6 +420,10 @@ def _parser() -> argparse.ArgumentParser:
     policy.add_argument(
         "--offline", action="store_true", help="answer from the settings, without a running gateway"
     )
+    explained = _add(
+        commands, "explain", _explain_object, "say what is cached of an object, and why not more"
+    )
+    explained.add_argument("place", metavar="s3://BUCKET/KEY")
     _add_proofs(commands)
     add_fsck_flags(
         _add(commands, "fsck", _fsck, "check a cache directory that no gateway has open, or repair it")

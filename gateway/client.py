@@ -3,6 +3,7 @@
 Used by commands and the demo only; everything in the service is asynchronous.
 """
 
+import hashlib
 import http.client
 import re
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from storage.origin.signing import EMPTY_SHA256, SigningIdentity, sign_headers, uri_encode
+from storage.origin.signing import SigningIdentity, sign_headers, uri_encode
 
 T = TypeVar("T")
 
@@ -44,8 +45,10 @@ class GatewayClient:
         self._identity: Final = SigningIdentity(access_key, secret_key, _REGION)
         self._wall_s: Final = wall_s
 
-    def call(self, method: str, path: str, parameters: Mapping[str, str] | None = None) -> bytes:
-        """Send a request without a body; give the body of the answer.
+    def call(
+        self, method: str, path: str, parameters: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> bytes:
+        """Send a request; give the body of the answer.
 
         Raises:
             GatewayError: No connection, or any answer but 2xx.
@@ -55,31 +58,39 @@ class GatewayClient:
         )
         target = f"{path}?{query}" if query else path
         url = urlsplit(self._endpoint)
-        headers = sign_headers(
-            self._identity, method, target, {"host": url.netloc}, EMPTY_SHA256, self._wall_s()
-        )
+        digest = hashlib.sha256(body).hexdigest()
+        headers = sign_headers(self._identity, method, target, {"host": url.netloc}, digest, self._wall_s())
         make = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
         connection = make(url.netloc, timeout=TIMEOUT_S)
         try:
-            connection.request(method, target, headers={**headers, "content-length": "0"})
+            connection.request(
+                method, target, body or None, headers={**headers, "content-length": str(len(body))}
+            )
             answer = connection.getresponse()
-            body = answer.read(ANSWER_BYTES_MAX)
+            told = answer.read(ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
             raise GatewayError(f"{self._endpoint} does not answer: {error}") from error
         finally:
             connection.close()
         if not 200 <= answer.status < 300:
-            raise GatewayError(f"{method} {path}: {_reason(answer.status, body)}")
-        return body
+            raise GatewayError(f"{method} {path}: {_reason(answer.status, told)}")
+        return told
 
-    def ask(self, kind: type[T], method: str, path: str, parameters: Mapping[str, str] | None = None) -> T:
+    def ask(
+        self,
+        kind: type[T],
+        method: str,
+        path: str,
+        parameters: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> T:
         """Send a request and read its JSON answer.
 
         Raises:
             GatewayError: As `call`, or the answer is not of that kind: the gateway is of another version.
         """
         try:
-            return msgspec.json.decode(self.call(method, path, parameters), type=kind)
+            return msgspec.json.decode(self.call(method, path, parameters, body), type=kind)
         except msgspec.DecodeError as error:
             raise GatewayError(f"{method} {path}: the answer cannot be read: {error}") from error
 

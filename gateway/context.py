@@ -14,6 +14,7 @@ from gateway.grants import EVERYTHING, Access
 from gateway.s3.request import S3Request
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
 from storage.clock import Clock
+from storage.explained import ObjectReport
 from storage.listing import ListQuery, ListResult
 from storage.publish import View
 from storage.records import BucketFacts, ObjectRecord
@@ -41,6 +42,7 @@ from storage.requests import (
 )
 from storage.stats import Stats
 from storage.types import Checksum, ObjectName, PartSpan, RangeSpec
+from storage.warmer import Warmer
 
 HeaderPairs = tuple[tuple[str, str], ...]
 
@@ -262,6 +264,11 @@ class ObjectStore(Protocol):
 class OperatorStore(ObjectStore, Protocol):
     """The storage engine as the gateway's own verbs see it; always with the gateway's own authority at the origin."""
 
+    @property
+    def warmer(self) -> Warmer:
+        """The warm-ups."""
+        ...
+
     def start_barrier(self, bucket: str, prefix: str) -> BarrierReport:
         """Begin a flush of all that is acknowledged now under a prefix."""
         ...
@@ -282,6 +289,10 @@ class OperatorStore(ObjectStore, Protocol):
 
     def status(self) -> StatusReport:
         """Say how the engine is."""
+        ...
+
+    async def explain(self, name: ObjectName) -> ObjectReport:
+        """Say what is known of an object, and what a read of it now would be."""
         ...
 
     def pending(

@@ -72,7 +72,7 @@ def _whys(policy: Policy) -> dict[str, str]:
 
 def _reasons(policy: Policy) -> Iterator[tuple[str, str]]:
     if policy.published:
-        for name in ("write", *_OF_FLUSHES, "priority", "release_after_flush"):
+        for name in ("write", "listing_ttl", *_OF_FLUSHES, "priority", "release_after_flush"):
             yield (
                 name,
                 "a published target takes no writes, and shows objects under the policy of their source",
@@ -92,6 +92,7 @@ def _reasons(policy: Policy) -> Iterator[tuple[str, str]]:
 def _value(policy: Policy, name: str) -> object:
     values: dict[str, object] = {
         "write": policy.write,
+        "listing_ttl": policy.listing_ttl_s,
         "flush_delay": policy.flush_delay_s,
         "flush_deadline": policy.flush_deadline_s,
         "on_conflict": policy.on_conflict,

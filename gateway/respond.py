@@ -28,6 +28,7 @@ from typing import Final
 from gateway.context import HeaderPairs, S3Response
 from storage.clock import Clock
 from storage.filesystem import File
+from storage.reasons import joined_reasons, waited
 from storage.requests import Body, FileSpan
 from storage.types import KIB, MIB
 from storage.workers import Workers
@@ -47,8 +48,6 @@ TURN_BYTES: Final = 4 * MIB
 SERVER_NAME: Final = "Forebay"
 
 REASON: Final = "x-cache-reason"
-WAIT_S_SHOWN: Final = 0.1
-"""A shorter wait for the limiter in front of the origin is not worth a word."""
 
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 
@@ -56,11 +55,12 @@ assert STEP_BYTES % PROBE_EVERY_BYTES == 0, "a step is probed in whole runs"
 
 
 def with_wait(headers: HeaderPairs, waited_s: float) -> HeaderPairs:
-    """Say in x-cache-reason, beside what stands there, that the answer's calls of the origin waited for their turn."""
+    """Say in x-cache-reason, beside what stands there, for how long the answer was held up in front of the origin."""
     said = next((value for name, value in headers if name == REASON), "")
-    note = f"waited {waited_s:.1f} s for the limiter"
-    kept = tuple(pair for pair in headers if pair[0] != REASON)
-    return (*kept, (REASON, f"{said}; {note}" if said else note))
+    reason = joined_reasons(said, waited(waited_s))
+    if reason == said:
+        return headers
+    return (*(pair for pair in headers if pair[0] != REASON), (REASON, reason))
 
 
 class BrokenBodyError(ConnectionError):

@@ -34,7 +34,7 @@ from gateway.form import FormBody
 from gateway.late_answer import BLANKS_EVERY_S, LONG_OPERATIONS, LateBody, answered_late
 from gateway.listener import Listener, Written
 from gateway.operations.table import operate
-from gateway.respond import WAIT_S_SHOWN, Sender, Wire, head_bytes, with_wait
+from gateway.respond import Sender, Wire, head_bytes, with_wait
 from gateway.s3.auth import Authenticated, Credential, CredentialsInForce, authenticate
 from gateway.s3.dates import http_date
 from gateway.s3.errors import ErrorCode, S3Error, render
@@ -74,7 +74,7 @@ class OwnPaths(Protocol):
         """Answer what needs no signature; None for everything else."""
         ...
 
-    async def answer(self, request: S3Request) -> S3Response:
+    async def answer(self, request: S3Request, body: RequestBody) -> S3Response:
         """Answer an admin verb; the caller has checked the right to it."""
         ...
 
@@ -257,7 +257,7 @@ class S3Server:
         if request.bucket == ADMIN_BUCKET:
             _require_admin(identity)
             exchange.operation = "Admin"
-            return await parts.own_paths.answer(request)
+            return await parts.own_paths.answer(request, body)
         operation = _routed(request, identity)
         exchange.operation = operation.value
         context = self._context(identity, body, exchange.wire)
@@ -380,7 +380,7 @@ class S3Server:
         if exchange.stamps or sharing:
             response = replace(response, headers=(*response.headers, *exchange.stamps, *sharing))
         spent = origin_time.get()
-        if spent is not None and spent.limiter_s >= WAIT_S_SHOWN:
+        if spent is not None:
             response = replace(response, headers=with_wait(response.headers, spent.limiter_s))
         exchange.cache = next((value for name, value in response.headers if name == "x-cache"), "")
         if exchange.raw.method == "HEAD" and response.body is not None:

@@ -91,6 +91,8 @@ FRESHNESS: Final = Row("freshness", parse_freshness, "60s", f"always, immutable,
                        "when the origin must confirm what is cached")
 STALE: Final = Row("stale_s", parse_duration, "1h", _DURATION,
                    "how long past its freshness a cached object covers for a failing origin")
+LISTING_TTL: Final = Row("listing_ttl", parse_duration, "0s", f"{_DURATION}; 0 to ask each time",
+                         "how long a page of the origin's listing is believed, which may hide what other writers add")
 FLUSH_DELAY: Final = Row("flush_delay", parse_duration, "0s", _DURATION,
                          "how long a write is held back because it may soon be overwritten")
 FLUSH_DEADLINE: Final = Row("flush_deadline", parse_duration, "0s", f"{_DURATION}; 0 for none",
@@ -102,7 +104,9 @@ RELEASE: Final = Row("release_after_flush", parse_truth, "false", "true, false",
 ON_CONFLICT: Final = Row("on_conflict", one_of(OnConflict), "overwrite", _choices(OnConflict),
                          "what a flush does when another writer changed the object")
 
-POLICY_TABLE: Final = (WRITE, FRESHNESS, STALE, FLUSH_DELAY, FLUSH_DEADLINE, PRIORITY, RELEASE, ON_CONFLICT)
+POLICY_TABLE: Final = (
+    WRITE, FRESHNESS, STALE, LISTING_TTL, FLUSH_DELAY, FLUSH_DEADLINE, PRIORITY, RELEASE, ON_CONFLICT,
+)
 """What a [[policies]] table may set; at the top level the same names set the policy of all that no table matches."""
 
 PUBLISHED: Final = Row("published", parse_truth, "false", "true, false", "whether the prefix is a target of forebay publish")

@@ -31,6 +31,7 @@ from gateway.setting_rows import (
     KEY_ORIGIN_TOKEN,
     KEY_SECRET,
     KEY_TABLE,
+    LISTING_TTL,
     ON_CONFLICT,
     ORIGIN,
     POLICY_BUCKET,
@@ -135,6 +136,7 @@ class Settings:
     write: WriteMode
     freshness: Freshness
     stale_s: float
+    listing_ttl: float
     flush_delay: float
     flush_deadline: float
     priority: RetentionPriority
@@ -176,6 +178,7 @@ class Settings:
         return Policy(
             write=self.write,
             freshness=dataclasses.replace(self.freshness, stale_s=self.stale_s),
+            listing_ttl_s=self.listing_ttl,
             flush_delay_s=self.flush_delay,
             flush_deadline_s=self.flush_deadline,
             priority=self.priority,
@@ -435,6 +438,7 @@ def _policy(table: Mapping[str, object], where: _Where, default: Policy) -> Poli
             prefix=prefix,
             write=_from_table(WRITE, table, where, default.write),
             freshness=dataclasses.replace(freshness, stale_s=stale_s),
+            listing_ttl_s=_from_table(LISTING_TTL, table, where, default.listing_ttl_s),
             flush_delay_s=_from_table(FLUSH_DELAY, table, where, default.flush_delay_s),
             flush_deadline_s=_from_table(FLUSH_DEADLINE, table, where, default.flush_deadline_s),
             priority=_from_table(PRIORITY, table, where, default.priority),

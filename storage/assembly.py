@@ -35,6 +35,7 @@ from storage.hidden_writes import HiddenWrites
 from storage.intake import HeldBodies, Inlet
 from storage.keyqueue import KeyQueue
 from storage.late_landings import LateLandings
+from storage.listed_pages import ListedPages
 from storage.lister import Lister
 from storage.origin.admission import Limiter
 from storage.origin.client import OriginClient
@@ -298,7 +299,7 @@ def assemble(
             workers=parts.workers.pool,
             clock=parts.clock,
             stats=parts.stats,
-            room_bytes_min=_room_bytes_min(parts.settings),
+            room_bytes_min=room_bytes_min(parts.settings),
         )
     )
     supply = Supply(
@@ -320,7 +321,23 @@ def assemble(
     )
     held = HeldBodies()
     conditional = ConditionalWrites(parts.origin, dirty_rows.version)
-    lister = Lister(recovered.index, parts.origin, state, parts.workers.pool)
+    lister = Lister(
+        recovered.index,
+        ListedPages(
+            parts.origin,
+            parts.policies,
+            generations,
+            parts.clock,
+            lambda bucket: (
+                float("inf")
+                if state.failure
+                else max(facts.doubted_at_s(bucket), landings.bucket_doubted_at_s(bucket))
+            ),
+            facts.drops,
+        ),
+        state,
+        parts.workers.pool,
+    )
     passing = Passing(
         PassingParts(
             origin=parts.origin,
@@ -508,5 +525,6 @@ def _planner(parts: EngineParts, recovered: Recovered) -> FlushPlanner:
     return FlushPlanner(parts.settings.flush, unclean_until_s=unclean_until_s)
 
 
-def _room_bytes_min(settings: EngineSettings) -> int:
+def room_bytes_min(settings: EngineSettings) -> int:
+    """Say how much of the cache is kept free, so that streams find room while reclaim goes on."""
     return min(ROOM_SEGMENTS * settings.segment_bytes, settings.cache_bytes // 8)

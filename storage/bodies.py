@@ -45,6 +45,7 @@ from storage.errors import (
 from storage.filesystem import File
 from storage.fills import Fill, FillTable, Opening, incomplete
 from storage.hashers import WholeCheck, whole_check
+from storage.reasons import Reason
 from storage.records import ObjectRecord, ObjectState
 from storage.requests import FileSpan
 from storage.segments import Pin, SegmentStore
@@ -110,6 +111,10 @@ class VersionSource(Protocol):
         """Forget a clean version that the origin does not have any more, or that it told wrong things of."""
         ...
 
+    def why_not_kept(self, span: ByteRange) -> str:
+        """Say why `start_fill` gave none for `span`."""
+        ...
+
     def note_unreadable(self, name: ObjectName, record: ObjectRecord, why: str) -> None:
         """Raise the alarm: bytes of the version cannot be read, which only the gateway has."""
         ...
@@ -145,7 +150,12 @@ class _Stream(NamedTuple):
 
 
 class VersionBody:
-    """`requests.Body` over one version."""
+    """`requests.Body` over one version.
+
+    Attributes:
+        result: How much of the read was here.
+        reason: Why not all of it; "" where all was, and where the opening says it.
+    """
 
     def __init__(  # noqa: PLR0913 - all that a read is
         self,
@@ -185,6 +195,8 @@ class VersionBody:
         self._noted: Extent | None = None
         self._has_waited_for_room = False
         self.result = self._first_result(span, fill, is_stale=is_stale)
+        is_told = fill is not None or self.result in {CacheResult.HIT, CacheResult.STALE}
+        self.reason = "" if is_told else Reason.ABSENT.value
 
     def _first_result(self, span: ByteRange, fill: Fill | None, *, is_stale: bool) -> CacheResult:
         """Say how much of the read is here, and take over, or find, the fill that brings its beginning."""
@@ -250,6 +262,8 @@ class VersionBody:
         """Find or make where the bytes at the position come from; the next step takes them."""
         fill = self._parts.fills.find(self._record.version_id, self._position)
         if fill is not None:
+            if self._position == self._start and self.reason:
+                self.reason = Reason.FETCHING.value
             self._follow(fill)
             return
         # What a fill brought since the read was planned is in the index by now.
@@ -264,6 +278,7 @@ class VersionBody:
         source, name, record = self._parts.source, self._name, self._record
         span = self._missing_span()
         source.note_read(name, record, span, None)
+        why_not = ""
         try:
             fill = source.start_fill(name, record, span)
         except OverloadedError:
@@ -271,9 +286,9 @@ class VersionBody:
                 self._has_waited_for_room = True
                 if await source.make_room(name, span):
                     return
-            fill = None
+            fill, why_not = None, Reason.NO_ROOM.value
         if fill is None:
-            await self._begin_stream()
+            await self._begin_stream(why_not or source.why_not_kept(span))
         else:
             self._begun = fill
             self._follow(fill)
@@ -387,11 +402,12 @@ class VersionBody:
             if fill is self._begun:
                 raise
             # Refused to who began the fill, perhaps with other credentials: no answer to this read.
-            await self._begin_stream()
-        except (DiskFullError, DiskFailedError, SegmentGoneError):
+            await self._begin_stream(Reason.NOT_KEPT)
+        except (DiskFullError, DiskFailedError, SegmentGoneError) as error:
             # The cache failed, not the origin; what this read lacks it asks for itself.
             self._unfollow()
-            await self._begin_stream()
+            is_full = isinstance(error, DiskFullError)
+            await self._begin_stream(Reason.NO_ROOM if is_full else Reason.NOT_KEPT)
         return None
 
     def _counted(self, piece: bytes | FileSpan) -> bytes | FileSpan:
@@ -425,7 +441,7 @@ class VersionBody:
 
     # --- bytes that cannot be kept -----------------------------------------------------------------------------------
 
-    async def _begin_stream(self) -> None:
+    async def _begin_stream(self, reason: str) -> None:
         stop = self._missing().stop
         opening = self._parts.source.stream(self._name, self._record, ByteRange(self._position, stop))
         try:
@@ -439,7 +455,7 @@ class VersionBody:
         is_whole = self._position == 0 and stop == self._record.size
         check = whole_check(self._record.checksums) if is_whole else None
         self._stream = _Stream(answer.chunks(), opening, stop, check)
-        self.result = CacheResult.BYPASS
+        self.result, self.reason = CacheResult.BYPASS, str(reason)
 
     async def _next_of_stream(self, stream: _Stream) -> bytes | None:
         if self._position == stream.stop:

@@ -29,6 +29,7 @@ from storage.errors import (
     StorageError,
     UnknownOutcomeError,
 )
+from storage.explained import ObjectReport, object_report
 from storage.flush_events import Scope
 from storage.flush_waits import Barrier
 from storage.index import Index
@@ -66,8 +67,10 @@ from storage.requests import (
     UploadsPage,
 )
 from storage.rows import Effects
-from storage.types import Checksum, ObjectName, PartSpan, RangeSpec
+from storage.types import Checksum, ObjectName, PartSpan, Priority, RangeSpec
 from storage.uploads_lister import UploadsQuery
+from storage.warm_source import WarmSource
+from storage.warmer import Warmer
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +108,9 @@ class Engine:
         self._reopening = ReopenPace()
         self._loop = asyncio.get_running_loop()
         keeper.on_damage = self._note_damage
+        low = parts.origin.at_priority(Priority.WARM_UP)
+        source = WarmSource(self._reading, lambda: self._components, low, parts.settings)
+        self.warmer = Warmer(source, parts.clock, parts.stats)
         self.stats = parts.stats
         self.instance_id = life.recovered.layout.instance_id.hex()
         life.components.state.listeners.append(self._see_levels)
@@ -247,6 +253,7 @@ class Engine:
         if self._is_closed:
             return
         self._is_closed = True
+        await self.warmer.close()
         await self._is_settled.wait()
         components, workers = self._components, self._parts.workers
         await components.publisher.close()
@@ -325,6 +332,7 @@ class Engine:
             components=self._check_open,
             origin=origin,
             control=control,
+            note_read=self.warmer.note_read,
             clock=self._parts.clock,
             stats=self.stats,
             instance_id=self.instance_id,
@@ -340,6 +348,8 @@ class Engine:
         self, name: ObjectName, wanted: RangeSpec | None = None, *, metadata_only: bool = False
     ) -> Opened:
         """Hold one version of an object for reading; see `Reader.open`, and `Versions.open` for one that is named."""
+        if self.warmer.follows_reads and not metadata_only:
+            self.warmer.note_read(name)
         return await self._reading(
             lambda components: (components.versions if name.version_id else components.reader).open(
                 name, wanted, metadata_only=metadata_only
@@ -615,7 +625,19 @@ class Engine:
             self._components,
             is_draining=self._is_draining,
             reopening=self._reopening.text(self._parts.clock.monotonic_s()),
+            warm_jobs=self.warmer.running(),
         )
+
+    async def explain(self, name: ObjectName) -> ObjectReport:
+        """Say what is known of an object, and what a read of it now would be."""
+        parts = self._parts
+
+        async def look(components: Components) -> ObjectReport:
+            shown = seen_through(await components.pointers.view(name), name)
+            last = self.stats.last_answers.find(shown)
+            return object_report(components, shown, str(name), last, parts.clock.wall_s())
+
+        return await self._reading(look, needs_index=True)
 
     def pending(
         self, bucket: str, prefix: str, limit: int, after: int = 0, *, is_quarantined: bool = False

@@ -182,6 +182,10 @@ class PublishConflictError(StorageError):
     """Objects lie at the target, or another publish of it came between. 409 with the reason."""
 
 
+class WarmConflictError(StorageError):
+    """A piece of a warm-up's list does not follow on what the job has, or it takes no list. 409 with the reason."""
+
+
 class GenerationGoneError(StorageError):
     """A listing cannot go on with the generation that it began with. 400 InvalidArgument: the client starts over."""
 

@@ -157,6 +157,9 @@ class FactsTable:
             await self._keep(BucketFacts(FORMAT, bucket, exists=False, asked_at_s=0.0))
             yield closing
         finally:
+            if closing.is_asked:
+                # What was asked about the bucket in the block was asked before its deletion.
+                self.drop(bucket)
             try:
                 if known is not None and not closing.is_asked and self._drops[bucket] == drops:
                     # Where the disk refuses, the origin is asked at the next use.

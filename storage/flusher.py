@@ -388,6 +388,8 @@ class Flusher:
             identity = self._parts.attempts.answer(confirm.sequence)
             validated = Validated(self._parts.clock.wall_s(), self._parts.epoch)
             releases = not entry.is_tombstone and self._parts.policies().find(name).release_after_flush
+            # What was asked for before may not show this change, and the overlay will not cover for it any more.
+            self._parts.generations.bump(name)
             is_committed = await self._commit(
                 Flushed(FORMAT, confirm.sequence, identity, validated, releases=releases)
             )

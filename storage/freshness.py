@@ -4,6 +4,7 @@ Time is the wall clock, since an age must survive a restart. That clock may jump
 nothing about how old the version is, so it counts as stale and covers for nothing.
 """
 
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
@@ -58,6 +59,44 @@ def judge(
     if freshness.mode is FreshnessMode.ALWAYS or record.validated.epoch < trusted_epoch:
         return Verdict.VALIDATE
     return Verdict.FRESH if 0 <= now_s - record.validated.wall_s < freshness.ttl_s else Verdict.VALIDATE
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What `judge` says of a version, and why, for people; until when it is fresh, 0 where it is not or where that has no end."""
+
+    is_fresh: bool
+    why: str
+    until_s: float = 0.0
+
+
+def standing(  # noqa: PLR0911 - one arm a reason
+    record: ObjectRecord, freshness: Freshness, now_s: float, trusted_epoch: int, doubted_at_s: float = 0.0
+) -> Standing:
+    """Say what `judge` says, and why."""
+    if record.state is not ObjectState.CLEAN:
+        return Standing(is_fresh=True, why="it was acknowledged here and is not at the origin yet")
+    if record.validated.epoch < 0:
+        return Standing(is_fresh=False, why="the origin has shown it to another key than the gateway's own")
+    if is_doubted(record, doubted_at_s):
+        return Standing(is_fresh=False, why="something passed through since may have changed it")
+    if freshness.mode is FreshnessMode.IMMUTABLE:
+        return Standing(is_fresh=True, why="the policy says immutable")
+    if freshness.mode is FreshnessMode.ALWAYS:
+        return Standing(is_fresh=False, why="the policy has the origin asked each time")
+    if trusted_epoch == NO_EPOCH_TRUSTED:
+        return Standing(
+            is_fresh=False, why="the disk has failed, and nothing clean is trusted until it is re-opened"
+        )
+    if record.validated.epoch < trusted_epoch:
+        return Standing(is_fresh=False, why="it was not confirmed since a stop that was not clean")
+    age_s = now_s - record.validated.wall_s
+    if age_s < 0:
+        return Standing(is_fresh=False, why="the clock has gone back since it was confirmed")
+    if age_s < freshness.ttl_s:
+        until_s = record.validated.wall_s + freshness.ttl_s
+        return Standing(is_fresh=True, why="it was confirmed within its time to live", until_s=until_s)
+    return Standing(is_fresh=False, why="its time to live has passed since it was confirmed")
 
 
 def is_doubted(record: ObjectRecord, doubted_at_s: float) -> bool:

@@ -52,11 +52,12 @@ class Watch:
 
 
 class Generations:
-    """The outstanding watches of keys and of bucket listings, and the writes that overtake them."""
+    """The outstanding watches of keys and of listings, and the writes that overtake them."""
 
     def __init__(self) -> None:
         self._keys: dict[str, dict[_Place, _Watchers]] = {}
         self._buckets: dict[str, _Watchers] = {}
+        self._prefixes: dict[str, dict[str, _Watchers]] = {}
 
     def __len__(self) -> int:
         return sum(len(w) for w in self._all())
@@ -74,8 +75,13 @@ class Generations:
         """Begin to watch a bucket's listing: a write to any of its keys overtakes it."""
         return Watch(self._buckets.get(bucket) or _Watchers(self, bucket, None))
 
+    def watch_prefix(self, bucket: str, prefix: str) -> Watch:
+        """Begin to watch the listing of a prefix: a write to a key under it overtakes it."""
+        known = self._prefixes.get(bucket, {}).get(prefix)
+        return Watch(known or _Watchers(self, bucket, prefix))
+
     def bump(self, name: ObjectName) -> None:
-        """Overtake the watches of a key, of its version `null` that it may have overwritten, and of its bucket's listing.
+        """Overtake the watches of a key, of its version `null` that it may have overwritten, and of the listings that have it.
 
         With a version id those of that version too. A write makes and changes no other.
         """
@@ -87,10 +93,15 @@ class Generations:
         of_listing = self._buckets.get(name.bucket)
         if of_listing is not None:
             of_listing.overtake()
+        of_prefixes = self._prefixes.get(name.bucket)
+        if of_prefixes:
+            for prefix in [prefix for prefix in of_prefixes if name.key.startswith(prefix)]:
+                of_prefixes[prefix].overtake()
 
     def bump_bucket(self, bucket: str) -> None:
         """Overtake all watches in a bucket: it was made, deleted, or changed as a whole."""
-        for watchers in (*self._keys.get(bucket, {}).values(), self._buckets.get(bucket)):
+        of_prefixes = tuple(self._prefixes.get(bucket, {}).values())
+        for watchers in (*self._keys.get(bucket, {}).values(), *of_prefixes, self._buckets.get(bucket)):
             if watchers is not None:
                 watchers.overtake()
 
@@ -107,16 +118,26 @@ class Generations:
         yield from self._buckets.values()
         for keys in self._keys.values():
             yield from keys.values()
+        for prefixes in self._prefixes.values():
+            yield from prefixes.values()
 
     def _keep(self, watchers: "_Watchers") -> None:
         if watchers.place is None:
             self._buckets[watchers.bucket] = watchers
+        elif isinstance(watchers.place, str):
+            self._prefixes.setdefault(watchers.bucket, {})[watchers.place] = watchers
         else:
             self._keys.setdefault(watchers.bucket, {})[watchers.place] = watchers
 
     def _drop(self, watchers: "_Watchers") -> None:
         if watchers.place is None:
             self._buckets.pop(watchers.bucket, None)
+            return
+        if isinstance(watchers.place, str):
+            prefixes = self._prefixes.get(watchers.bucket, {})
+            prefixes.pop(watchers.place, None)
+            if not prefixes:
+                self._prefixes.pop(watchers.bucket, None)
             return
         keys = self._keys.get(watchers.bucket, {})
         keys.pop(watchers.place, None)
@@ -125,11 +146,14 @@ class Generations:
 
 
 class _Watchers:
-    """The current watches of one key, version or bucket; known to its owner only while there are any."""
+    """The current watches of one key, version, prefix or bucket; known to its owner only while there are any.
+
+    `place` is a key and version, or a prefix; None for the bucket.
+    """
 
     __slots__ = ("_owner", "_watches", "bucket", "place")
 
-    def __init__(self, owner: Generations, bucket: str, place: _Place | None) -> None:
+    def __init__(self, owner: Generations, bucket: str, place: _Place | str | None) -> None:
         self._owner = owner
         self._watches: set[Watch] = set()
         self.bucket = bucket
@@ -140,6 +164,8 @@ class _Watchers:
 
     @property
     def subject(self) -> str:
+        if isinstance(self.place, str):
+            return f"{ObjectName(self.bucket, self.place)}*"
         return str(ObjectName(self.bucket, *(self.place or ("",))))
 
     def add(self, watch: Watch) -> None:

@@ -21,11 +21,13 @@ class LateLandings:
 
     def __init__(self) -> None:
         self._until_s: dict[ObjectName, float] = {}
+        self._latest_s: dict[str, float] = {}
         self._all_until_s = 0.0
 
     def note(self, name: ObjectName, now_s: float) -> None:
         """Learn that something under a key, or a version of it, had no answer at a wall time."""
         self._until_s[name.plain] = now_s + LANDING_S
+        self._latest_s[name.bucket] = max(self._latest_s.get(name.bucket, 0.0), now_s + LANDING_S)
         if len(self._until_s) > NAMES_MAX:
             self._all_until_s = max(self._all_until_s, *self._until_s.values())
             self._until_s.clear()
@@ -34,7 +36,12 @@ class LateLandings:
         """Give the wall time up to which what was validated of a key or its versions is doubted; 0 where nothing is."""
         return max(self._until_s.get(name.plain, 0.0), self._all_until_s)
 
+    def bucket_doubted_at_s(self, bucket: str) -> float:
+        """Give the wall time up to which what the origin said of any key of a bucket is doubted; 0 where nothing is."""
+        return max(self._latest_s.get(bucket, 0.0), self._all_until_s)
+
     def take_over(self, before: "LateLandings") -> None:
         """Go on with what the life before knew."""
         self._until_s |= before._until_s  # noqa: SLF001  of the same class
+        self._latest_s |= before._latest_s  # noqa: SLF001
         self._all_until_s = max(self._all_until_s, before._all_until_s)  # noqa: SLF001

@@ -2,6 +2,7 @@
 
 from storage.bodies import Held, VersionBody
 from storage.fills import Fill
+from storage.reasons import joined_reasons
 from storage.supply import Supply
 from storage.types import ByteRange, CacheResult, ObjectName
 
@@ -9,7 +10,7 @@ from storage.types import ByteRange, CacheResult, ObjectName
 class Opened:
     """`requests.OpenObject`: a version, pinned since its row was read, and the fill that its opening began."""
 
-    __slots__ = ("_fill", "_held", "_name", "_supply", "reason", "record", "result")
+    __slots__ = ("_body", "_fill", "_held", "_name", "_reason", "_supply", "record", "result")
 
     def __init__(
         self,
@@ -27,7 +28,13 @@ class Opened:
         self._fill = fill
         self.record = held.record
         self.result = result
-        self.reason = reason
+        self._reason = reason
+        self._body: VersionBody | None = None
+
+    @property
+    def reason(self) -> str:
+        """Say why the read was answered as it was, of the opening and of what was read since; see `storage/reasons.py`."""
+        return joined_reasons(self._reason, "" if self._body is None else self._body.reason)
 
     def read(self, span: ByteRange, *, is_copied: bool = False) -> VersionBody:
         """Plan the bytes of `span`; see `requests.OpenObject.read`.
@@ -37,7 +44,7 @@ class Opened:
         """
         held = self._held_for(span)
         fill, self._fill = self._fill, None
-        return VersionBody(
+        body = self._body = VersionBody(
             self._supply.body_parts,
             self._name,
             held,
@@ -46,6 +53,7 @@ class Opened:
             is_stale=self.result is CacheResult.STALE,
             is_copied=is_copied,
         )
+        return body
 
     def _held_for(self, span: ByteRange) -> Held:
         """Give what was held since the opening, once; where that is not enough, look again."""
@@ -54,6 +62,11 @@ class Opened:
             self._held = None
             return held
         return self._supply.hold(self._name, self.record, span)
+
+    def take_fill(self) -> Fill | None:
+        """Give the fill that the opening began or joined, if it has not been read from; whoever takes it leaves it."""
+        fill, self._fill = self._fill, None
+        return fill
 
     async def close(self) -> None:
         """Let go of the pin, and of a fill that nobody reads."""

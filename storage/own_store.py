@@ -100,6 +100,7 @@ class OwnStoreParts:
         components: Gives what the engine works with now.
         origin: Asks as the authority.
         control: Asks about buckets as the authority; closed by whoever made it.
+        note_read: Hears of each name that is read.
     """
 
     reading: Reading
@@ -107,6 +108,7 @@ class OwnStoreParts:
     components: Callable[[], Components]
     origin: OriginClient
     control: ControlLane
+    note_read: Callable[[ObjectName], None]
     clock: Clock
     stats: Stats
     instance_id: str
@@ -167,6 +169,8 @@ class OwnStore:
             OriginRefusedError, OriginSuspendedError: The origin does not let it.
             QuarantinedError: It lets it, and does not have the object's newest change.
         """
+        if not metadata_only:
+            self._parts.note_read(name)
 
         async def read(components: Components) -> Opened:
             for _ in range(OPENED_MAX):

@@ -67,6 +67,7 @@ class Policy:
         prefix: The keys that begin with it; "" is the whole bucket.
         write: How a write is acknowledged where the request does not say and the bucket's facts allow it.
         negative_ttl_s: How long a 404 of the origin is believed; 0 asks each time.
+        listing_ttl_s: How long a page of the origin's listing is believed; 0 asks each time.
         flush_delay_s: A write-back is held so long before it is sent, for keys that are soon overwritten.
         flush_deadline_s: So long after its acknowledgement a write-back gets priority; 0 without a deadline.
         release_after_flush: Bytes leave the disk once the origin has them (checkpoints that nobody reads again here).
@@ -79,6 +80,7 @@ class Policy:
     write: WriteMode = WriteMode.BACK
     freshness: Freshness = field(default_factory=Freshness)
     negative_ttl_s: float = 0.0
+    listing_ttl_s: float = 0.0
     flush_delay_s: float = 0.0
     flush_deadline_s: float = 0.0
     on_conflict: OnConflict = OnConflict.OVERWRITE
@@ -90,6 +92,7 @@ class Policy:
         if not self.bucket:
             raise ValueError("a policy names a bucket, or * for all")
         _require_not_negative("negative_ttl_s", self.negative_ttl_s)
+        _require_not_negative("listing_ttl_s", self.listing_ttl_s)
         _require_not_negative("flush_delay_s", self.flush_delay_s)
         _require_not_negative("flush_deadline_s", self.flush_deadline_s)
         if 0 < self.flush_deadline_s < self.flush_delay_s:
@@ -128,6 +131,16 @@ class PolicyTable:
             if key.startswith(prefix):
                 return policy
         return self.default
+
+    def listing_ttl_s(self, bucket: str, prefix: str) -> float:
+        """Say how long a listing of a prefix is believed: the shortest time of all policies that hold for a key under it."""
+        shortest = self.find(ObjectName(bucket, prefix)).listing_ttl_s
+        if not shortest:
+            return 0.0
+        for longer, policy in self._by_bucket.get(bucket, self._any_bucket):
+            if longer.startswith(prefix):
+                shortest = min(shortest, policy.listing_ttl_s)
+        return shortest
 
 
 class PoliciesInForce:

@@ -46,6 +46,7 @@ from storage.origin.answers import OriginAnswer
 from storage.origin.client import OriginClient
 from storage.origin.wire import OriginObject
 from storage.policy import Freshness, FreshnessMode, PolicyTable
+from storage.reasons import Reason, origin_failed
 from storage.records import (
     FORMAT,
     ObjectRecord,
@@ -167,6 +168,27 @@ class Reader:
             known = self._others[authority_id] = Reader(parts, is_foreign=True)
         return known
 
+    def asking_by(self, purpose: str, origin: OriginClient) -> "Reader":
+        """Give the reader that asks by another client of the gateway's own, for a purpose: with questions of its own.
+
+        So no client of this reader waits for a question of lower priority. It is made once a purpose, and ends with this one.
+        """
+        known = self._others.get(f"\x00{purpose}")
+        if known is None:
+            parts = replace(self._parts, origin=origin, supply=self._supply.signed_by(origin))
+            known = self._others[f"\x00{purpose}"] = Reader(parts)
+        return known
+
+    def verdict(self, name: ObjectName, record: ObjectRecord) -> Verdict:
+        """Say whether a version would be served as it is now, or the origin asked first."""
+        return judge(record, *self.circumstances(name))
+
+    def circumstances(self, name: ObjectName) -> tuple[Freshness, float, int, float]:
+        """Give what `judge` and `may_serve_stale` rest on, now."""
+        parts = self._parts
+        trusted_epoch = NO_EPOCH_TRUSTED if parts.has_failed() else parts.trusted_epoch
+        return self._freshness(name), parts.clock.wall_s(), trusted_epoch, parts.doubted_at_s(name)
+
     def knows(self, name: ObjectName) -> bool:
         """Say whether the index has a row of the name."""
         return self._supply.record(name) is not None
@@ -196,27 +218,23 @@ class Reader:
     async def _open_known(
         self, name: ObjectName, record: ObjectRecord, part: RangeSpec | None
     ) -> Opened | None:
-        freshness = self._freshness(name)
-        now_s = self._parts.clock.wall_s()
-        trusted_epoch = NO_EPOCH_TRUSTED if self._parts.has_failed() else self._parts.trusted_epoch
+        circumstances = self.circumstances(name)
         if self._is_foreign:
             record = as_shown(record)
-        doubted_at_s = self._parts.doubted_at_s(name)
-        if judge(record, freshness, now_s, trusted_epoch, doubted_at_s) is Verdict.FRESH:
+        if judge(record, *circumstances) is Verdict.FRESH:
             return self._held(name, record, part, CacheResult.HIT)
-        is_covered = may_serve_stale(record, freshness, now_s, trusted_epoch, doubted_at_s)
+        is_covered = may_serve_stale(record, *circumstances)
+        is_strict = circumstances[0].mode is FreshnessMode.ALWAYS
         try:
             told = await self._validations.run(
                 name,
-                lambda: self._validate(
-                    name, record, is_strict=freshness.mode is FreshnessMode.ALWAYS, is_covered=is_covered
-                ),
+                lambda: self._validate(name, record, is_strict=is_strict, is_covered=is_covered),
             )
         except (OriginUnavailableError, OverloadedError) as error:
             if not is_covered:
                 raise
             code = error.code if isinstance(error, OriginUnavailableError) else "Overloaded"
-            return self._opened(name, _Told(record), part, CacheResult.STALE, f"origin: {code}")
+            return self._opened(name, _Told(record), part, CacheResult.STALE, origin_failed(code))
         if told is None:
             return None
         is_same = told.record.version_id == record.version_id
@@ -225,7 +243,7 @@ class Reader:
             told,
             part,
             CacheResult.HIT if is_same else CacheResult.MISS,
-            "validated" if is_same else "changed at the origin",
+            Reason.VALIDATED if is_same else Reason.CHANGED,
         )
 
     async def _validate(
@@ -320,7 +338,9 @@ class Reader:
         """Open what was told to a question that was asked for this read, or before it (`is_late`)."""
         if told is None or (is_late and self._freshness(name).mode is FreshnessMode.ALWAYS):
             return None
-        return self._opened(name, told, part, CacheResult.MISS)
+        return self._opened(
+            name, told, part, CacheResult.MISS, Reason.FETCHING if is_late else Reason.UNKNOWN
+        )
 
     async def _head(self, name: ObjectName) -> _Told | None:
         with self._parts.generations.watch(name) as watch:
@@ -363,9 +383,7 @@ class Reader:
         asked = self._asked_now()
         found = await self._described(name, Priority.FOREGROUND)
         told = _record_of(found, self._parts.ids.take_version_id(), asked)
-        opened = self._opened(
-            name, _Told(told, is_kept=False), part, CacheResult.MISS, "written all the time"
-        )
+        opened = self._opened(name, _Told(told, is_kept=False), part, CacheResult.MISS, Reason.WRITTEN)
         assert opened is not None, "a version that is not kept cannot move on"
         return opened
 
@@ -419,7 +437,7 @@ class Reader:
         if told is None or not told.record.size:
             return told
         fill = await self._supply.start_fill_from(
-            name, told.record, answer.byte_range, _open_already(answer, opening), answer.object.checksums
+            name, told.record, answer.byte_range, opened_already(answer, opening), answer.object.checksums
         )
         return replace(told, fill=fill)
 
@@ -452,7 +470,8 @@ class Reader:
 
 
 @asynccontextmanager
-async def _open_already(answer: FillAnswer, holding: AsyncExitStack) -> AsyncIterator[FillAnswer]:
+async def opened_already(answer: FillAnswer, holding: AsyncExitStack) -> AsyncIterator[FillAnswer]:
+    """Make an opening of an answer that is there already, and held open by `holding`."""
     async with holding:
         yield answer
 

@@ -23,6 +23,7 @@ from storage.rows import (
     decoded,
 )
 from storage.types import ObjectName
+from storage.warm_jobs import WarmReport
 
 QUARANTINED_SHOWN_MAX: Final = 1000
 AWAY_SHOWN_MAX: Final = 10
@@ -148,8 +149,12 @@ def status_report(
     *,
     is_draining: bool,
     reopening: str = "",
+    warm_jobs: tuple[WarmReport, ...] = (),
 ) -> StatusReport:
-    """Say how the engine is, from what is in memory and the quarantined rows; `reopening` is how that stands, if it is due."""
+    """Say how the engine is, from what is in memory and the quarantined rows.
+
+    `reopening` is how that stands, if it is due; `warm_jobs` are those that run.
+    """
     flush = components.planner.status()
     stats, now_s = parts.stats, parts.clock.monotonic_s()
     oldest_at_s = flush.oldest_acknowledged_at_s
@@ -193,6 +198,7 @@ def status_report(
         ignoring_conditions=components.probe.ignoring(),
         lost_before=sum(losses.total for losses in recovered.losses),
         degraded=degraded(parts, components),
+        warm_jobs=warm_jobs,
     )
 
 

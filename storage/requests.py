@@ -12,6 +12,7 @@ from storage.effects import Effect
 from storage.filesystem import File
 from storage.records import ObjectRecord, PartRecord, UploadRecord
 from storage.types import ByteRange, CacheResult, Checksum, ObjectName, WriteMode
+from storage.warm_jobs import WarmReport
 
 
 class Content(Protocol):
@@ -343,6 +344,7 @@ class StatusReport(msgspec.Struct, frozen=True):
         hidden: Bucket and key of acknowledged objects that lie under a published target and are not at the origin.
         settings_failure: Why the last reload of the settings was refused; the gateway's to fill in, "" where none was.
         scrub_done_at_s: Wall time at which the last whole round of the scrub ended, 0 before.
+        warm_jobs: Warm-ups that run.
         lost_before: What repairs of the directory found lost; it stands until its report is removed, as of the start.
         degraded: What does not work as it should while all else does, a line each.
         ignoring_conditions: Buckets whose origin was found to ignore conditions of writes (policy `on_conflict`).
@@ -382,3 +384,4 @@ class StatusReport(msgspec.Struct, frozen=True):
     ignoring_conditions: tuple[str, ...] = ()
     lost_before: int = 0
     degraded: tuple[str, ...] = ()
+    warm_jobs: tuple[WarmReport, ...] = ()

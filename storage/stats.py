@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Final, Protocol
 
+from storage.reasons import LastAnswers
 from storage.types import CacheResult, Priority
+from storage.warm_jobs import WarmResult
 
 WINDOW_S: Final = 300
 """The span of `cache_hit_ratio`."""
@@ -212,6 +214,8 @@ class Stats:
         oldest_pending_at_s: Wall time of the oldest acknowledgement not yet at the origin; 0 without one.
         scrub_round_bytes: What the round under way has read; `scrub_done_at_s` is the wall time of the last one's end, 0 before.
         scrub_damaged: Damaged blocks that the scrub found, `clean` or `dirty`.
+        last_answers: Of reads that were no plain hits.
+        warm_jobs: Warm-ups that run; `warm_objects` counts what became of each object, `warm_bytes` what was fetched for them.
         origin: Set by the engine once the origin's client exists.
         limiter: Likewise.
     """
@@ -238,6 +242,10 @@ class Stats:
         self.scrub_rounds = 0
         self.scrub_done_at_s = 0.0
         self.scrub_damaged: Final[Counter[str]] = Counter(clean=0, dirty=0)
+        self.last_answers: Final = LastAnswers()
+        self.warm_jobs = 0
+        self.warm_objects: Final[Counter[str]] = Counter(dict.fromkeys(WarmResult, 0))
+        self.warm_bytes = 0
         self.origin: OriginFigures | None = None
         self.limiter: LimiterFigures | None = None
         self._hit_requests = RatioWindow()

@@ -28,6 +28,7 @@ from storage.family import Family
 from storage.fills import Fill, FillAnswer, FillParts, FillTable, Opening, Proof
 from storage.origin.client import OriginClient
 from storage.policy import PolicyTable
+from storage.reasons import Reason
 from storage.records import ObjectRecord, ObjectState
 from storage.rows import RowSource, decode_object, read_extents_in, row_at
 from storage.segments import SegmentStore
@@ -101,6 +102,15 @@ class Supply:
     def fills_in_progress(self) -> int:
         """How many fills have not ended."""
         return len(self._fills)
+
+    @property
+    def keep_bytes_max(self) -> int:
+        """The longest fill that is kept."""
+        return self._parts.keep_bytes_max
+
+    def fill_at(self, record: ObjectRecord, position: int) -> Fill | None:
+        """Give the fill on its way that brings a byte of a version; None where none does."""
+        return self._fills.find(record.version_id, position)
 
     def record(self, name: ObjectName) -> ObjectRecord | None:
         """Read the object's row."""
@@ -201,6 +211,12 @@ class Supply:
         if span.length < record.size:
             return Fill(span, self._fill_parts, add)
         return Fill(span, self._fill_parts, add, Proof(told, lambda: self.forget(name, record)))
+
+    def why_not_kept(self, span: ByteRange) -> str:
+        """Say why no fill was begun for `span`; see `bodies.VersionSource`."""
+        if self._ends.has_ended_fills:
+            return Reason.NOT_KEPT
+        return Reason.TOO_LARGE if span.length > self._parts.keep_bytes_max else Reason.NOT_ADMITTED
 
     async def make_room(self, name: ObjectName, span: ByteRange) -> bool:
         """Wait a bounded time for room to begin a fill; see `bodies.VersionSource`."""

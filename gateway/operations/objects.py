@@ -28,6 +28,7 @@ from gateway.s3.ranges import content_range, parse_range, resolve_range
 from gateway.s3.request import S3Request
 from gateway.s3.routes import part_number
 from storage.errors import ObjectChangedError, OriginError
+from storage.reasons import Answer
 from storage.records import ObjectRecord
 from storage.requests import Body, FileSpan, OpenObject, PutRequest
 from storage.types import PUT_BYTES_MAX, ByteRange, CacheResult, Checksum, ObjectName, RangeSpec
@@ -171,15 +172,23 @@ async def _get_once(context: OperationContext, wish: _Wish) -> S3Response:
             return unchanged
         selection = await _select(context, wish, opened.record)
         if selection.span.length == 0:
-            context.store.stats.count_request(opened.result, context.clock.monotonic_s())
+            _count(context, wish, opened, opened.result)
             return _found(wish, opened, selection, opened.result, None)
         body = opened.read(selection.span)
     finally:
         await opened.close()
     primed = await _primed(body)
     result = _result(opened, primed)
-    context.store.stats.count_request(result, context.clock.monotonic_s())
+    _count(context, wish, opened, result)
     return _found(wish, opened, selection, result, primed)
+
+
+def _count(context: OperationContext, wish: _Wish, opened: OpenObject, result: CacheResult) -> None:
+    """Count a GET that is answered, and remember how if it was no plain hit."""
+    stats = context.store.stats
+    stats.count_request(result, context.clock.monotonic_s())
+    if result is not CacheResult.HIT:
+        stats.last_answers.note(wish.name, Answer(result, opened.reason, context.clock.wall_s()))
 
 
 async def _primed(body: Body) -> PrimedBody:
@@ -302,8 +311,9 @@ def _identity(opened: OpenObject, result: CacheResult) -> HeaderPairs:
         ("etag", quoted(record.etag)),
         ("last-modified", http_date(record.last_modified_s)),
     )
-    if opened.reason:
-        headers += (("x-cache-reason", opened.reason),)
+    reason = opened.reason
+    if reason:
+        headers += (("x-cache-reason", reason),)
     if record.origin is not None and record.origin.version_id:
         headers += (("x-amz-version-id", record.origin.version_id),)
     return headers

@@ -39,6 +39,7 @@ CODES: Final[Mapping[type[errors.StorageError], ErrorCode]] = MappingProxyType(
         errors.ReadOnlyError: ErrorCode.ACCESS_DENIED,
         errors.PublishRefusedError: ErrorCode.INVALID_REQUEST,
         errors.PublishConflictError: ErrorCode.OPERATION_ABORTED,
+        errors.WarmConflictError: ErrorCode.OPERATION_ABORTED,
         errors.GenerationGoneError: ErrorCode.INVALID_ARGUMENT,
         errors.DirtyBytesLostError: ErrorCode.INTERNAL_ERROR,
         errors.FormatError: ErrorCode.INTERNAL_ERROR,
@@ -64,6 +65,7 @@ _SPEAKING: Final = frozenset(
         errors.ReadOnlyError,
         errors.PublishRefusedError,
         errors.PublishConflictError,
+        errors.WarmConflictError,
         errors.GenerationGoneError,
     }
 )

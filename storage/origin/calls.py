@@ -228,6 +228,7 @@ class Caller:
         self.regions = Regions(settings.region)
         self.counters = OriginCounters()
         self.clock_offset_s = 0.0
+        self._priority: Priority | None = None
 
     def signed_by(self, credentials: CredentialSource) -> Self:
         """Give a caller that signs with other credentials, over the same connections, limits and regions.
@@ -237,6 +238,12 @@ class Caller:
         """
         other = copy.copy(self)
         other._credentials = credentials  # noqa: SLF001  of the same class
+        return other
+
+    def at_priority(self, priority: Priority) -> Self:
+        """Give a caller whose calls all have one priority; else as `signed_by`."""
+        other = copy.copy(self)
+        other._priority = priority  # noqa: SLF001  of the same class
         return other
 
     async def open(self) -> None:
@@ -263,6 +270,8 @@ class Caller:
             OverloadedError: The limiter's queue is full or too slow; likewise.
         """
         history = history or History()
+        if self._priority is not None:
+            call = msgspec.structs.replace(call, priority=self._priority)
         if call.within_s is not None:
             history.until_s = asyncio.get_running_loop().time() + call.within_s
         while True:

@@ -109,6 +109,12 @@ class OriginClient(MultipartClient):
         other._caller = self._caller.signed_by(credentials)  # noqa: SLF001  of the same class
         return other
 
+    def at_priority(self, priority: Priority) -> Self:
+        """Give a client whose calls all have one priority, whatever is asked for with them; see `Caller.at_priority`."""
+        other = copy.copy(self)
+        other._caller = self._caller.at_priority(priority)  # noqa: SLF001  of the same class
+        return other
+
     @property
     def counters(self) -> OriginCounters:
         """Counts since the start, for telemetry."""

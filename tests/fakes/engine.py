@@ -10,6 +10,7 @@ Obvious rather than fast. A test arranges with `make_bucket` and `put`, and make
 - `views`: how names under published targets are read; `generation`: of what all listings are.
 - `publish_end`: how a publish ends, at the first question about it.
 - `part_spans`: where the parts of an object lie that was uploaded at the origin.
+- `warm`: what becomes of objects that are warmed, and what was asked for.
 - `gates`: the call of that name waits for its event, and says that it arrived.
 """
 
@@ -17,7 +18,7 @@ Obvious rather than fast. A test arranges with `make_bucket` and `put`, and make
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ from storage.errors import (
     OriginRefusedError,
     PartTooSmallError,
 )
+from storage.explained import ObjectReport
 from storage.listing import ListEntry, ListQuery, ListResult, Position
 from storage.publish import View
 from storage.records import (
@@ -85,7 +87,10 @@ from storage.types import (
     PartSpan,
     RangeSpec,
 )
+from storage.warmer import Warmer
 from tests.fakes.scripted_body import FakeBody, Gate, Piece
+from tests.fakes.stored_upload import StoredUpload
+from tests.fakes.warm_source import FakeWarmSource
 from tests.fakes.whole_content import FakeContent, taken
 
 if TYPE_CHECKING:
@@ -94,13 +99,6 @@ if TYPE_CHECKING:
 PART_BYTES_MIN = 5 * MIB
 
 HeaderPairs = tuple[tuple[str, str], ...]
-
-
-@dataclass
-class StoredUpload:
-    record: UploadRecord
-    parts: dict[int, tuple[PartRecord, bytes]] = field(default_factory=dict)
-    result: PutResult | None = None
 
 
 class FakeOpenObject:
@@ -173,6 +171,14 @@ class FakeStore:
         self._buckets: dict[str, dict[str, tuple[ObjectRecord, bytes]]] = {}
         self._uploads: dict[str, StoredUpload] = {}
         self._file_offset = 0
+
+    @cached_property
+    def warm(self) -> FakeWarmSource:
+        return FakeWarmSource(self)
+
+    @property
+    def warmer(self) -> Warmer:
+        return self.warm.warmer
 
     # --- arranging -----------------------------------------------------------------------------------------------------
 
@@ -531,7 +537,14 @@ class FakeStore:
             origin_throttled=0,
             hit_ratio_requests=0.5,
             hit_ratio_bytes=0.25,
+            warm_jobs=self.warmer.reports(),
         )
+
+    async def explain(self, name: ObjectName) -> ObjectReport:
+        data, told = self.data(name.bucket, name.key), ObjectReport(str(name), self.now_s)
+        if data is None:
+            return told
+        return replace(told, state="clean", version_id=1, size=len(data), cached_bytes=len(data))
 
     def pending(
         self, bucket: str, prefix: str, limit: int, after: int = 0, *, is_quarantined: bool = False

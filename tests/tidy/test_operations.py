@@ -7,6 +7,7 @@ import msgspec
 from gateway import admin, cli
 from gateway.access_log import AccessEntry
 from gateway.telemetry import METRICS
+from storage.reasons import Reason, origin_failed, waited
 from tests.tidy.blocks import MADE, blocks
 from tests.tidy.repository import DOCS, ROOT
 
@@ -35,6 +36,14 @@ def test_access_log_fields_equal_the_code_when_they_are_read() -> None:
     assert tuple(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == tuple(
         field.name for field in msgspec.structs.fields(AccessEntry)
     )
+
+
+def test_every_reason_is_described_when_the_document_is_read() -> None:
+    """The table of x-cache-reason has a row for each word that an answer may have."""
+    section = DOCUMENT.partition("## Why was this a miss?")[2].partition("\n## ")[0]
+    described = set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
+
+    assert described == {*Reason, origin_failed("CODE"), waited(1.0).replace("1.0", "N")}
 
 
 def test_every_command_is_described_when_the_document_is_read() -> None:

@@ -402,3 +402,18 @@ def test_a_status_names_buckets_whose_origin_ignores_conditions() -> None:
     report = replace(FakeStore().status(), ignoring_conditions=("robots",))
 
     assert any(line.startswith("unguarded   robots: the origin ignores") for line in status_lines(report))
+
+
+async def test_an_object_is_explained(gateway: RunningGateway, capsys: pytest.CaptureFixture[str]) -> None:
+    """Known or not; a bucket alone is no object."""
+    gateway.store.put("bucket", "key", b"12345")
+
+    known = await execute_at(gateway, "explain", "s3://bucket/key")
+    unknown = await execute_at(gateway, "explain", "s3://bucket/none")
+    bucket = await execute_at(gateway, "explain", "s3://bucket")
+
+    said = capsys.readouterr()
+    assert (known, unknown, bucket) == (0, 0, 2)
+    assert "all of it, 5 B" in said.out
+    assert "s3://bucket/none\nstate                nothing is known of it here" in said.out
+    assert "explain takes one object" in said.err

@@ -305,6 +305,7 @@ def test_policy_table_finds_the_first_match_and_fills_in_the_default() -> None:
         write = "through"
         [[policies]]
         match = "s3://*/tmp/"
+        listing_ttl = "2m"
         flush_delay = "30s"
         flush_deadline = 90
         priority = "low"
@@ -328,6 +329,7 @@ def test_policy_table_finds_the_first_match_and_fills_in_the_default() -> None:
         bucket="*",
         prefix="tmp/",
         freshness=Freshness(FreshnessMode.TTL, 300, 0),
+        listing_ttl_s=120,
         flush_delay_s=30,
         flush_deadline_s=90,
         priority=RetentionPriority.LOW,

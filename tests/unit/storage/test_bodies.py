@@ -155,6 +155,10 @@ class Source:
         self.fills.start(record.version_id, fill, self.stream(name, record, span))
         return fill
 
+    def why_not_kept(self, span: ByteRange) -> str:
+        """Say so."""
+        return f"{span.length} are too many"
+
     async def _no_room(self, _size: int) -> bool:
         return False
 

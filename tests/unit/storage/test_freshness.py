@@ -1,8 +1,16 @@
 """When a cached version may be served, by state, mode, age and epoch."""
 
 import pytest
+from hypothesis import given, strategies as st
 
-from storage.freshness import Verdict, as_shown, judge, may_serve_stale
+from storage.freshness import (
+    NO_EPOCH_TRUSTED,
+    Verdict,
+    as_shown,
+    judge,
+    may_serve_stale,
+    standing,
+)
 from storage.policy import Freshness, FreshnessMode
 from storage.records import ObjectRecord, ObjectState, Validated
 
@@ -103,3 +111,32 @@ def test_version_that_another_authority_was_shown_is_validated_whatever_the_poli
 def test_own_write_is_fresh_to_everybody_who_is_asked_about_it_here() -> None:
     """What the origin does not hold was shown to nobody by it."""
     assert judge(record(ObjectState.DIRTY, epoch=-5), Freshness(), 110.0, 0) is Verdict.FRESH
+
+
+@given(
+    st.sampled_from(ObjectState),
+    st.sampled_from([TTL, ALWAYS, IMMUTABLE, Freshness(ttl_s=0.0)]),
+    st.sampled_from([-5, 0, 4, 5, 6]),
+    st.sampled_from([0.0, 999.0, 1000.0, 1059.9, 1060.0, 1e9]),
+    st.sampled_from([0, 5, NO_EPOCH_TRUSTED]),
+    st.sampled_from([0.0, 999.0, 1000.0]),
+)
+def test_what_is_told_of_a_version_is_what_is_done_with_it(
+    state: ObjectState,
+    freshness: Freshness,
+    epoch: int,
+    now_s: float,
+    trusted_epoch: int,
+    doubted_at_s: float,
+) -> None:
+    """The reason is that of the verdict, and a time is told only of what is fresh until then."""
+    version = record(state, epoch=epoch)
+
+    told = standing(version, freshness, now_s, trusted_epoch, doubted_at_s)
+
+    verdict = judge(version, freshness, now_s, trusted_epoch, doubted_at_s)
+    assert told.is_fresh is (verdict is Verdict.FRESH)
+    assert told.why
+    if told.until_s:
+        assert judge(version, freshness, told.until_s - 0.1, trusted_epoch, doubted_at_s) is Verdict.FRESH
+        assert judge(version, freshness, told.until_s, trusted_epoch, doubted_at_s) is Verdict.VALIDATE

@@ -1,0 +1,37 @@
+"""Parameters of the gateway's own verbs, as they stand in the query."""
+
+from gateway.s3.errors import invalid_argument
+from gateway.s3.request import S3Request
+
+
+def optional(request: S3Request, name: str) -> str:
+    """Give a parameter, "" where it is missing."""
+    return request.query.get(name) or ""
+
+
+def required(request: S3Request, name: str) -> str:
+    """Give a parameter.
+
+    Raises:
+        S3Error: InvalidArgument, it is missing.
+    """
+    value = request.query.get(name)
+    if not value:
+        raise invalid_argument(name, "", f"The parameter {name} is missing.")
+    return value
+
+
+def number(name: str, text: str) -> int:
+    """Read a whole number.
+
+    Raises:
+        S3Error: InvalidArgument, it is none.
+    """
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        raise invalid_argument(name, text, f"{name} is not a number.")
+    return int(text)
+
+
+def truth(request: S3Request, name: str) -> bool:
+    """Whether a parameter is 1 or true."""
+    return optional(request, name) in {"1", "true"}

@@ -1,0 +1,99 @@
+"""The verbs of warm-ups: `/-/warm`. Which request is which stands at the head of `gateway/admin.py`."""
+
+from typing import Final
+
+import msgspec
+
+from gateway.context import RequestBody
+from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
+from gateway.s3.request import S3Request
+from gateway.verb_parameters import number, optional, required, truth
+from storage.types import KEY_BYTES_MAX, MIB
+from storage.warm_jobs import (
+    AHEAD_BYTES,
+    AHEAD_OBJECTS,
+    CONCURRENCY,
+    FEED_ENTRIES_MAX,
+    IDLE_S,
+    WarmEntry,
+    WarmFed,
+    WarmJobs,
+    WarmKind,
+    WarmRequest,
+)
+from storage.warmer import Warmer
+
+PIECE_BYTES_MAX: Final = 8 * MIB
+"""A piece of a list: FEED_ENTRIES_MAX keys, each of whose bytes JSON may write as six characters."""
+
+assert FEED_ENTRIES_MAX * 6 * KEY_BYTES_MAX < PIECE_BYTES_MAX, "a piece of the longest keys is taken"
+
+
+async def answer_warm(
+    warmer: Warmer, request: S3Request, job: str, body: RequestBody, wait_s_max: float
+) -> object:
+    """Answer a verb about warm-ups; `job` is what the path names behind `/-/warm/`.
+
+    Raises:
+        S3Error: InvalidArgument for a parameter or a list that is wrong, MethodNotAllowed for what is no verb.
+        StorageError: As `Warmer` says.
+    """
+    match request.method, job:
+        case "POST", "":
+            return warmer.start(_wanted(request))
+        case "GET", "":
+            return WarmJobs(warmer.reports())
+        case "POST", _:
+            return await _feed(warmer, request, number("warm-up", job), body)
+        case "GET", _:
+            wait_s = min(wait_s_max, number("wait", optional(request, "wait") or "0"))
+            return await warmer.wait(number("warm-up", job), wait_s)
+        case "DELETE", id_text if id_text:
+            return await warmer.cancel(number("warm-up", id_text))
+        case _:
+            raise S3Error(
+                ErrorCode.METHOD_NOT_ALLOWED, extra={"Method": request.method, "ResourceType": request.key}
+            )
+
+
+def _wanted(request: S3Request) -> WarmRequest:
+    mode = optional(request, "mode") or WarmKind.PREFIX.value
+    if mode not in set(WarmKind):
+        raise invalid_argument("mode", mode, f"mode is one of {', '.join(WarmKind)}.")
+    kind = WarmKind(mode)
+    try:
+        return WarmRequest(
+            kind,
+            required(request, "bucket") if kind is WarmKind.PREFIX else "",
+            optional(request, "prefix") if kind is WarmKind.PREFIX else "",
+            metadata_only=truth(request, "metadata-only"),
+            concurrency=_number(request, "concurrency", CONCURRENCY),
+            ahead_objects=_number(request, "ahead", AHEAD_OBJECTS),
+            ahead_bytes=_number(request, "ahead-bytes", AHEAD_BYTES),
+            idle_s=float(_number(request, "idle", int(IDLE_S))),
+        )
+    except ValueError as error:
+        raise invalid_argument("warm", "", f"{error}.") from error
+
+
+def _number(request: S3Request, name: str, default: int) -> int:
+    text = optional(request, name)
+    return number(name, text) if text else default
+
+
+async def _feed(warmer: Warmer, request: S3Request, job_id: int, body: RequestBody) -> WarmFed:
+    """Take a piece of a list: a JSON array of objects with `bucket`, `key` and perhaps `range`."""
+    document = await body.read_small(PIECE_BYTES_MAX)
+    try:
+        entries = msgspec.json.decode(document or b"[]", type=tuple[WarmEntry, ...])
+    except msgspec.DecodeError as error:
+        raise invalid_argument("body", "", f"The list cannot be read: {error}.") from error
+    if len(entries) > FEED_ENTRIES_MAX:
+        raise invalid_argument("body", "", f"A piece has at most {FEED_ENTRIES_MAX} names.")
+    for entry in entries:
+        if not entry.bucket or not 0 < len(entry.key.encode()) <= KEY_BYTES_MAX:
+            raise invalid_argument(
+                "body", entry.key, "A line names a bucket and a key of at most 1024 bytes."
+            )
+    at = number("at", required(request, "at"))
+    return warmer.feed(job_id, at, entries, is_last=truth(request, "last"))
