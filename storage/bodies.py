@@ -28,6 +28,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from storage.ahead import Ahead, Course, PieceSource
 from storage.blocks import CachedSpan, MissingSpan, plan
 from storage.cached import DropExtents
 from storage.errors import (
@@ -72,7 +73,7 @@ class Held(NamedTuple):
     span: ByteRange
 
 
-class VersionSource(Protocol):
+class VersionSource(PieceSource, Protocol):
     """What a body asks of the reader that made it."""
 
     def hold(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Held:
@@ -114,12 +115,6 @@ class VersionSource(Protocol):
         """Raise the alarm: bytes of the version cannot be read, which only the gateway has."""
         ...
 
-    def note_read(
-        self, name: ObjectName, record: ObjectRecord, span: ByteRange, segment_id: int | None
-    ) -> None:
-        """Tell the eviction policy that bytes were read from a segment, or had to be asked of the origin (None)."""
-        ...
-
     def count_bytes(self, *, from_cache: int, from_origin: int) -> None:
         """Count what was handed out."""
         ...
@@ -127,12 +122,13 @@ class VersionSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BodyParts:
-    """What all bodies of one reader share."""
+    """What all bodies of one reader share; without `ahead` nothing is asked for ahead of them."""
 
     source: VersionSource
     segments: SegmentStore
     fills: FillTable
     workers: Workers
+    ahead: Ahead | None = None
 
 
 class _Stream(NamedTuple):
@@ -185,6 +181,15 @@ class VersionBody:
         self._noted: Extent | None = None
         self._has_waited_for_room = False
         self.result = self._first_result(span, fill, is_stale=is_stale)
+        self._course = self._begin_course(span)
+
+    def _begin_course(self, span: ByteRange) -> Course | None:
+        ahead, extents = self._parts.ahead, self._extents
+        if ahead is None or self._record.state is not ObjectState.CLEAN:
+            return None
+        if len(extents) == 1 and extents[0].start <= span.start and extents[0].stop == self._record.size:
+            return None
+        return ahead.course(self._parts.source, self._name, self._record, span)
 
     def _first_result(self, span: ByteRange, fill: Fill | None, *, is_stale: bool) -> CacheResult:
         """Say how much of the read is here, and take over, or find, the fill that brings its beginning."""
@@ -227,7 +232,10 @@ class VersionBody:
         return None
 
     async def close(self) -> None:
-        """Let go of pins, fill and stream."""
+        """Let go of pins, fill, stream, and what was begun ahead."""
+        course, self._course = self._course, None
+        if course is not None:
+            course.close(self._position)
         self._unfollow()
         self._pin.release()
         await self._close_stream()
@@ -238,9 +246,11 @@ class VersionBody:
         """Give the bytes at the position, or None where the situation changed and is to be looked at anew."""
         if self._stream is not None:
             return await self._next_of_stream(self._stream)
+        extent = None if self._fill is not None else _covering(self._extents, self._position)
+        if self._course is not None and (self._fill is not None or extent is not None):
+            self._course.advance(self._position)
         if self._fill is not None:
             return await self._next_of_fill(self._fill)
-        extent = _covering(self._extents, self._position)
         if extent is not None:
             return await self._next_of_extent(extent)
         await self._begin_missing()
@@ -248,8 +258,8 @@ class VersionBody:
 
     async def _begin_missing(self) -> None:
         """Find or make where the bytes at the position come from; the next step takes them."""
-        fill = self._parts.fills.find(self._record.version_id, self._position)
-        if fill is not None:
+        course, fill = self._course, self._parts.fills.find(self._record.version_id, self._position)
+        if fill is not None and not (course is not None and course.claims(fill)):
             self._follow(fill)
             return
         # What a fill brought since the read was planned is in the index by now.
@@ -288,6 +298,8 @@ class VersionBody:
         missing = self._missing()
         next_fill = self._parts.fills.next_start(self._record.version_id, self._position)
         stop = missing.fetch_stop if next_fill is None else min(missing.fetch_stop, next_fill)
+        if self._course is not None:
+            stop = self._course.own_stop(missing.fetch_start, stop)
         return ByteRange(missing.fetch_start, stop)
 
     # --- cached bytes ------------------------------------------------------------------------------------------------
@@ -309,14 +321,18 @@ class VersionBody:
         if stop <= start:
             await self._lose(extent, "checksum mismatch")
             return None
-        source = self._parts.source
-        if self._noted is not extent:
-            self._noted = extent
-            source.note_read(
-                self._name, self._record, ByteRange(extent.start, extent.stop), location.segment_id
-            )
-        source.count_bytes(from_cache=stop - start, from_origin=0)
+        self._count_cached(extent, stop - start)
         return FileSpan(file, location.offset + start, stop - start)
+
+    def _count_cached(self, extent: Extent, length: int) -> None:
+        """Count bytes of an extent, and its use; what was brought ahead of this very read is the origin's, and counted as used."""
+        source, course = self._parts.source, self._course
+        brought = 0 if course is None else course.brought(self._position, self._position + length)
+        if self._noted is not extent and not brought:
+            self._noted = extent
+            span = ByteRange(extent.start, extent.stop)
+            source.note_read(self._name, self._record, span, extent.location.segment_id)
+        source.count_bytes(from_cache=length - brought, from_origin=brought)
 
     async def _readable(self, location: Location, start: int, stop: int) -> tuple[int, File]:
         """Say up to where the bytes from `start` are right, and of which file."""

@@ -13,7 +13,7 @@ import base64
 import copy
 import hashlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, Self
 
@@ -130,8 +130,9 @@ class OriginClient(MultipartClient):
         if_match: str = "",
         if_none_match: str = "",
         priority: Priority = Priority.FOREGROUND,
+        on_turn: Callable[[], object] | None = None,
     ) -> AsyncIterator[OriginAnswer]:
-        """Open an object, or one version of it, or a range of either.
+        """Open an object, or one version of it, or a range of either. `on_turn` is called when the request may go.
 
         A 412, or another ETag than `if_match` from an origin that ignores conditions, is ObjectChangedError. With
         `if_none_match` a 304 gives an answer that is `not_modified`. A range behind the end is OriginRefusedError 416.
@@ -149,6 +150,7 @@ class OriginClient(MultipartClient):
             headers=headers,
             priority=priority,
             bytes_hint=wanted.length if isinstance(wanted, ByteRange) else 0,
+            on_turn=on_turn,
         )
 
         async def opened(answer: Answer) -> OriginAnswer:
