@@ -20,10 +20,12 @@ then; its course begins no more until there is progress.
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 from storage.errors import OverloadedError
 from storage.fills import Fill, FillTable
-from storage.hashers import whole_check
+from storage.hashers import joint_check, whole_check
+from storage.joint import Joint
 from storage.readahead import Goal, ReadaheadSettings, Run, Runs, Unread, Window
 from storage.records import ObjectRecord
 from storage.stats import Stats
@@ -85,6 +87,7 @@ class Ahead:
         self.runs: Final = Runs()
         self.in_flight = 0
         self.courses = 0
+        self._joints: Final[WeakValueDictionary[int, Joint]] = WeakValueDictionary()
         self._unread: Final = Unread()
         self._keep_bytes_max = keep_bytes_max
 
@@ -121,11 +124,33 @@ class Ahead:
     def _goes_ahead(self, record: ObjectRecord, span: ByteRange, told: tuple[Checksum, ...]) -> bool:
         """Whether a range that was asked for is read in several pieces at a time.
 
-        Not where it is the whole of an object whose checksum is known: one fill of it is held against that.
+        Not where it is the whole of an object of which a checksum is known that needs all bytes in their order: one fill of it
+        is held against that.
         """
         if not self.settings.is_long(span.length) or record.size > self._keep_bytes_max:
             return False
-        return span.length < record.size or whole_check(told) is None
+        is_provable = whole_check(told) is None or joint_check(told, record.size) is not None
+        return span.length < record.size or is_provable
+
+    def joint(self, record: ObjectRecord, span: ByteRange, told: tuple[Checksum, ...]) -> Joint | None:
+        """Give what the bytes of a whole object are held against that is read in pieces; the caller keeps it alive.
+
+        None where some of them are here, or on their way without it: then nothing can be compared.
+        """
+        if span.length < record.size or not self.settings.is_long(span.length):
+            return None
+        known = self.joint_of(record.version_id)
+        if known is not None or record.extents or record.extents_spilled or self.fills.has(record.version_id):
+            return known
+        check = joint_check(told, record.size)
+        if check is None:
+            return None
+        joint = self._joints[record.version_id] = Joint(check)
+        return joint
+
+    def joint_of(self, version_id: int) -> Joint | None:
+        """Give what the fills of a version contribute to, if anything."""
+        return self._joints.get(version_id)
 
     def begun(self, version_id: int, piece: ByteRange, *, is_tail: bool) -> None:
         """Count a piece; `is_tail` where it lies behind the GET for which it is begun, and waits for another."""
@@ -146,7 +171,11 @@ class Ahead:
 
 
 class Course:
-    """One GET of `span`, going forward; told of its position, it has pieces begun ahead of that."""
+    """One GET of `span`, going forward; told of its position, it has pieces begun ahead of that.
+
+    Attributes:
+        joint: What the whole object is held against, where the GET is for all of it.
+    """
 
     def __init__(
         self,
@@ -157,6 +186,7 @@ class Course:
         span: ByteRange,
         run: Run | None,
     ) -> None:
+        self.joint = ahead.joint(record, span, record.checksums)
         self._ahead = ahead
         self._source = source
         self._name = name

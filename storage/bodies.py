@@ -46,6 +46,7 @@ from storage.errors import (
 from storage.filesystem import File
 from storage.fills import Fill, FillTable, Opening, incomplete
 from storage.hashers import WholeCheck, whole_check
+from storage.joint import Joint
 from storage.records import ObjectRecord, ObjectState
 from storage.requests import FileSpan
 from storage.segments import Pin, SegmentStore
@@ -182,6 +183,11 @@ class VersionBody:
         self._has_waited_for_room = False
         self.result = self._first_result(span, fill, is_stale=is_stale)
         self._course = self._begin_course(span)
+        self._joint = None if self._course is None else self._course.joint
+        # The last block is kept back for as long as the joint checksum is not settled.
+        self._given_stop = (
+            self._stop if self._joint is None else (self._stop - 1) // BLOCK_BYTES * BLOCK_BYTES
+        )
 
     def _begin_course(self, span: ByteRange) -> Course | None:
         ahead, extents = self._parts.ahead, self._extents
@@ -249,6 +255,8 @@ class VersionBody:
         extent = None if self._fill is not None else _covering(self._extents, self._position)
         if self._course is not None and (self._fill is not None or extent is not None):
             self._course.advance(self._position)
+            if self._joint is not None and self._position >= self._given_stop:
+                await self._prove(self._joint)
         if self._fill is not None:
             return await self._next_of_fill(self._fill)
         if extent is not None:
@@ -307,7 +315,7 @@ class VersionBody:
     async def _next_of_extent(self, extent: Extent) -> FileSpan | None:
         location = extent.location
         start = self._position - extent.start
-        stop = min(self._stop - extent.start, location.length, start + FILE_SPAN_BYTES_MAX)
+        stop = min(self._given_stop - extent.start, location.length, start + FILE_SPAN_BYTES_MAX)
         try:
             try:
                 stop, file = await self._readable(location, start, stop)
@@ -387,7 +395,7 @@ class VersionBody:
         """Give what the fill has at the position; where it ended or failed, stop following it."""
         try:
             if self._position < fill.span.stop and await fill.wait_for(self._position):
-                stop = min(self._stop, fill.span.stop, self._position + FILE_SPAN_BYTES_MAX)
+                stop = min(self._given_stop, fill.span.stop, self._position + FILE_SPAN_BYTES_MAX)
                 return self._counted(fill.take(self._position, stop))
             self._unfollow()
         except ObjectChangedError:
@@ -409,6 +417,25 @@ class VersionBody:
             self._unfollow()
             await self._begin_stream()
         return None
+
+    async def _prove(self, joint: Joint) -> None:
+        """Wait for what the joint checksum shows of a body whose last block is here or on its way.
+
+        Where the fill of that failed it is begun anew, and the checksum waited for again.
+        """
+        await joint.wait()
+        if joint.is_refuted:
+            await self._parts.source.forget(self._name, self._record)
+            raise self._refuted(joint.error())
+        fill = self._fill
+        is_asked_again = fill is not None and fill.is_finished and fill.arrived <= self._position
+        if joint.is_settled or not is_asked_again:
+            self._do_without_proof()
+
+    def _do_without_proof(self) -> None:
+        """Give what comes: it was proved, or cannot be."""
+        self._joint = None
+        self._given_stop = self._stop
 
     def _counted(self, piece: bytes | FileSpan) -> bytes | FileSpan:
         length = piece.length if isinstance(piece, FileSpan) else len(piece)
@@ -443,6 +470,7 @@ class VersionBody:
 
     async def _begin_stream(self) -> None:
         stop = self._missing().stop
+        self._do_without_proof()
         opening = self._parts.source.stream(self._name, self._record, ByteRange(self._position, stop))
         try:
             answer = await opening.__aenter__()

@@ -38,6 +38,7 @@ from typing import Final, Protocol
 from storage.checksums import checksums
 from storage.errors import DiskFullError, EngineClosedError, OriginUnavailableError, StorageError
 from storage.hashers import WholeCheck, whole_check
+from storage.joint import Joint
 from storage.requests import FileSpan
 from storage.segments import Pin, Reservation, SegmentStore
 from storage.types import BLOCK_BYTES, MIB, ByteRange, Checksum, Extent, Location, Stream
@@ -117,7 +118,12 @@ class Fill:
     """
 
     def __init__(
-        self, span: ByteRange, parts: FillParts, add_extent: AddExtent, proof: Proof | None = None
+        self,
+        span: ByteRange,
+        parts: FillParts,
+        add_extent: AddExtent,
+        proof: Proof | None = None,
+        joint: Joint | None = None,
     ) -> None:
         """Reserve the space of the first piece.
 
@@ -125,7 +131,8 @@ class Fill:
             span: The bytes to bring; all of the object where there is a `proof`.
             parts: What all fills share.
             add_extent: Is told of what is kept.
-            proof: None where the bytes cannot be compared with anything.
+            proof: None where the bytes cannot be compared with anything by themselves.
+            joint: What they are compared with together with those of other fills.
 
         Raises:
             OverloadedError: There is none (DiskFullError), or no segment id at the moment.
@@ -155,6 +162,7 @@ class Fill:
         self.cut: StorageError = EngineClosedError("the fill was ended", retry_after_s=5.0)
         self.is_finished = False
         self._reserve()
+        self._stretch = None if joint is None else joint.begin(span.start)
 
     def __repr__(self) -> str:
         state = "finished" if self.is_finished else f"{self.readers} readers"
@@ -328,6 +336,8 @@ class Fill:
         if self._check is not None:
             self._compare(self._check, position, block)
         self._parts.segments.write(piece.reservation, position - piece.start, block)
+        if self._stretch is not None:
+            self._stretch.update(block)
         return checksums(block)
 
     def _compare(self, check: WholeCheck, position: int, block: bytes) -> None:
@@ -387,6 +397,9 @@ class Fill:
     def end(self) -> None:
         """Mark the fill as ended; for the table, whose task may be cancelled before it runs."""
         self._parts.segments.settle(piece.reservation for piece in self._pieces[self._current :])
+        stretch, self._stretch = self._stretch, None
+        if stretch is not None:
+            stretch.end(self._written)
         self.is_finished = True
         self._progress.set()
         told, self._when_ended = self._when_ended, []

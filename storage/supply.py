@@ -173,7 +173,9 @@ class Supply:
         """
         told = told or record.checksums
         first = self._ahead.first_piece(record, span, told)
+        joint = self._ahead.joint(record, span, told) if first.length < span.length else None
         fill = await self._new_fill_with_room(name, record, first, told)
+        del joint  # the fill keeps it from here on
         if fill is not None:
             whole = first.length == span.length
             self._fills.start(record.version_id, fill, opening if whole else beginning(opening, first.length))
@@ -245,7 +247,7 @@ class Supply:
                 self._parts.eviction.admitted(self._use(name, record, taken), extent.location.segment_id)
 
         if span.length < record.size:
-            return Fill(span, self._fill_parts, add)
+            return Fill(span, self._fill_parts, add, joint=self._ahead.joint_of(record.version_id))
         return Fill(span, self._fill_parts, add, Proof(told, lambda: self.forget(name, record)))
 
     async def make_room(self, name: ObjectName, span: ByteRange) -> bool:
