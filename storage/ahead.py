@@ -18,6 +18,7 @@ then; its course begins no more until there is progress.
 """
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
@@ -79,8 +80,22 @@ class Ahead:
     """What is asked for ahead of all readers."""
 
     def __init__(
-        self, settings: ReadaheadSettings, fills: FillTable, stats: Stats, keep_bytes_max: int
+        self,
+        settings: ReadaheadSettings,
+        fills: FillTable,
+        stats: Stats,
+        keep_bytes_max: int,
+        can_ask_ranges: Callable[[], bool],
     ) -> None:
+        """Begin with nothing.
+
+        Args:
+            settings: The bounds.
+            fills: Where pieces are found, and given up.
+            stats: Where they are counted.
+            keep_bytes_max: A longer object is not read ahead.
+            can_ask_ranges: Whether a range costs the origin, and us, its own bytes alone.
+        """
         self.settings: Final = settings
         self.fills: Final = fills
         self.bytes: Final = stats.readahead_bytes
@@ -90,6 +105,7 @@ class Ahead:
         self._joints: Final[WeakValueDictionary[int, Joint]] = WeakValueDictionary()
         self._unread: Final = Unread()
         self._keep_bytes_max = keep_bytes_max
+        self.can_ask_ranges: Final = can_ask_ranges
 
     def __repr__(self) -> str:
         return f"<Ahead: {self.in_flight} pieces of {self.courses} readers>"
@@ -109,7 +125,7 @@ class Ahead:
         self, source: PieceSource, name: ObjectName, record: ObjectRecord, span: ByteRange
     ) -> "Course | None":
         """Give the course of a GET of `span`; None where nothing is read ahead for it. `Course.close` is owed."""
-        if not self.settings.is_on or record.size > self._keep_bytes_max or not span.length:
+        if not span.length or not self._is_possible(record):
             return None
         self.bytes["used"] += self._unread.read(record.version_id, span.start, span.stop)
         run = None
@@ -127,10 +143,13 @@ class Ahead:
         Not where it is the whole of an object of which a checksum is known that needs all bytes in their order: one fill of it
         is held against that.
         """
-        if not self.settings.is_long(span.length) or record.size > self._keep_bytes_max:
+        if not self.settings.is_long(span.length) or not self._is_possible(record):
             return False
         is_provable = whole_check(told) is None or joint_check(told, record.size) is not None
         return span.length < record.size or is_provable
+
+    def _is_possible(self, record: ObjectRecord) -> bool:
+        return self.settings.is_on and record.size <= self._keep_bytes_max and self.can_ask_ranges()
 
     def joint(self, record: ObjectRecord, span: ByteRange, told: tuple[Checksum, ...]) -> Joint | None:
         """Give what the bytes of a whole object are held against that is read in pieces; the caller keeps it alive.
@@ -216,12 +235,12 @@ class Course:
         self._position = position
         self._look_at = position + BLOCK_BYTES
         self._pass(position)
-        if not self._is_off:
+        if not self._is_off and self._ahead.can_ask_ranges():
             self._begin(self._window.goal(position))
 
     def own_stop(self, start: int, stop: int) -> int:
         """Say how far one request of the reader itself should go that could bring `[start, stop)`."""
-        if not self._is_long or self._is_off:
+        if not self._is_long or self._is_off or not self._ahead.can_ask_ranges():
             return stop
         settings = self._ahead.settings
         is_aided = self._on_their_way > 0 or self._ahead.may_begin(0)

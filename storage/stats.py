@@ -121,6 +121,7 @@ class OriginFigures(Protocol):
 
     bytes_in: int
     bytes_out: int
+    ranges_ignored: int
 
     @property
     def requests(self) -> Mapping[tuple[str, str], int]:

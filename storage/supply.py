@@ -90,7 +90,13 @@ class Supply:
         self._fills = FillTable()
         self._ends = _Ends()
         self._fill_parts = FillParts(parts.segments, parts.workers, parts.make_room, parts.piece_bytes)
-        self._ahead = Ahead(parts.readahead, self._fills, parts.stats, parts.keep_bytes_max)
+        self._ahead = Ahead(
+            parts.readahead,
+            self._fills,
+            parts.stats,
+            parts.keep_bytes_max,
+            can_ask_ranges=lambda: not parts.origin.counters.is_ignoring_ranges,
+        )
         self.body_parts = BodyParts(self, parts.segments, self._fills, parts.workers, self._ahead)
 
     def signed_by(self, origin: OriginClient) -> "Supply":

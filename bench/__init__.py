@@ -1,0 +1,1 @@
+"""Measurements, run by hand: each prints its own parameters with its figures."""
