@@ -26,7 +26,7 @@ from pathlib import Path
 import boto3
 from botocore.config import Config
 
-from bench.origin import content
+from bench.origin import is_content
 from gateway.setting_values import parse_size
 from storage.types import MIB
 
@@ -59,14 +59,17 @@ def main() -> int:
         for label, length in (("through, one GET", given.size), ("through, in ranges", given.range)):
             with _gateway(origin, Path(directory) / label[-3:], given.memory) as (endpoint, pid):
                 took_s = _timed(_presigned(endpoint), given.size, length)
-                peak = _peak_memory(pid)
+                peak, processor_s = _peak_memory(pid), _processor_s(pid)
                 readahead = _readahead(endpoint)
             now = _counters(origin)
             asked, sent = (now[name] - counted[name] for name in ("requests", "bytes_out"))
             ratio = ratio or direct_s / took_s
+            print(f"{label + ':':<22} {_shown(given.size, took_s)}, {direct_s / took_s:.1f} times")
             print(
-                f"{label + ':':<22} {_shown(given.size, took_s)}, {direct_s / took_s:.1f} times; {asked} requests, at most"
-                f" {now['at_a_time']} at a time, {sent / given.size:.3f} of the object sent; peak memory {peak // MIB} MiB; {readahead}"
+                f"    origin: {asked} requests, at most {now['at_a_time']} at a time, {sent / given.size:.3f} of the object sent"
+            )
+            print(
+                f"    gateway: peak memory {peak // MIB} MiB, {processor_s:.1f} s of processor with its start; {readahead}"
             )
             counted = now
     print(f"ratio {ratio:.2f}, goal {GOAL}")
@@ -105,14 +108,14 @@ def _read(connection: socket.socket, buffer: bytearray, start: int, stop: int) -
     head, _, beginning = head.partition(b"\r\n\r\n")
     if head.split()[1] not in {b"200", b"206"}:
         raise ConnectionError(f"{head.decode()}\n{beginning.decode()}")
-    if content(start, len(beginning)) != beginning:
+    if not is_content(start, memoryview(beginning)):
         raise AssertionError(f"wrong bytes at {start}")
     at = start + len(beginning)
     while at < stop:
         count = connection.recv_into(view[: min(RECEIVE_BYTES, stop - at)])
         if not count:
             raise ConnectionError(f"the answer ended at {at} of {stop}")
-        if content(at, count) != view[:count]:
+        if not is_content(at, view[:count]):
             raise AssertionError(f"wrong bytes between {at} and {at + count}")
         at += count
 
@@ -212,6 +215,12 @@ def _readahead(endpoint: str) -> str:
     return "readahead " + ", ".join(
         f"{labels.split(chr(34))[1]} {float(value) / MIB:.0f} MiB" for labels, value in found.items()
     )
+
+
+def _processor_s(pid: int) -> float:
+    """Give the processor time of all its threads so far (proc(5), stat)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _peak_memory(pid: int) -> int:

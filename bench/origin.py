@@ -13,24 +13,32 @@ import random
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
+import uvloop
+
 from gateway.setting_values import parse_size
 from storage.types import KIB
 
-STEP_BYTES = 128 * KIB
+STEP_BYTES = 256 * KIB
 PERIOD_BYTES = 1_048_583
 """A prime: bytes that are shifted by any number of blocks are other bytes."""
 
 ETAG = "5f0c1f0b8e1f4b7c9e1a5f0c1f0b8e1f"
 
 _PERIOD = random.Random(5).randbytes(PERIOD_BYTES)
-_TWICE = memoryview(_PERIOD + _PERIOD)
+_TWICE = _PERIOD + _PERIOD
 
 
 def content(start: int, length: int) -> memoryview:
     """Give bytes of the object from `start` on, at most PERIOD_BYTES."""
     assert length <= PERIOD_BYTES, f"{length} bytes are more than a period"
     place = start % PERIOD_BYTES
-    return _TWICE[place : place + length]
+    return memoryview(_TWICE)[place : place + length]
+
+
+def is_content(start: int, data: memoryview) -> bool:
+    """Whether these are the bytes from `start` on; at most PERIOD_BYTES."""
+    # Two memoryviews would be compared one byte at a time.
+    return _TWICE.startswith(data, start % PERIOD_BYTES)
 
 
 @dataclass(slots=True)
@@ -126,7 +134,7 @@ def main() -> None:
     )
     parser.add_argument("--latency", type=float, default=0.02, help="seconds to the first byte")
     given = parser.parse_args()
-    asyncio.run(SlowOrigin(given.size, given.rate, given.latency, Counters()).serve(given.port))
+    uvloop.run(SlowOrigin(given.size, given.rate, given.latency, Counters()).serve(given.port))
 
 
 if __name__ == "__main__":
