@@ -43,7 +43,12 @@ GAP_BYTES_MAX: Final = 128 * KIB
 """A GET that begins so little behind the end of a run continues it: headers are skipped, padding is."""
 
 BEHIND_READS: Final = 16
-"""A GET that begins before the end of a run, by so many of its own lengths, continues it: parallel ranges come out of order."""
+BEYOND_READS: Final = 2
+"""A GET that begins before the end of a run, or behind it, by so many of its own lengths, continues it: parallel ranges come out
+of order."""
+
+DENSITY_MIN: Final = 2 / 3
+"""A run that asks for less of what it goes over is no evidence: what it skips would be brought for nothing."""
 
 RUNS_MAX: Final = 8
 VERSIONS_MAX: Final = 1024
@@ -107,12 +112,13 @@ class Run:
         looked_until: Below it, what was missing has been begun for this run.
     """
 
-    __slots__ = ("asked_bytes", "looked_until", "reads", "stop")
+    __slots__ = ("asked_bytes", "looked_until", "reads", "skipped_bytes", "stop")
 
     def __init__(self, start: int, stop: int) -> None:
         self.stop = stop
         self.reads = 1
         self.asked_bytes = stop - start
+        self.skipped_bytes = 0
         self.looked_until = stop
 
     def __repr__(self) -> str:
@@ -121,19 +127,25 @@ class Run:
     @property
     def seen_bytes(self) -> int:
         """How much may be begun behind the run; 0 as long as it is no evidence."""
-        is_evidence = self.reads >= SEEN_READS_MIN and self.asked_bytes >= SEEN_BYTES_MIN
-        return self.asked_bytes if is_evidence else 0
+        is_long = self.reads >= SEEN_READS_MIN and self.asked_bytes >= SEEN_BYTES_MIN
+        is_dense = self.asked_bytes >= DENSITY_MIN * (self.asked_bytes + self.skipped_bytes)
+        return self.asked_bytes if is_long and is_dense else 0
 
     def is_continued(self, start: int, length: int) -> bool:
         """Whether a GET of `length` bytes from `start` on belongs to the run."""
-        return self.stop - BEHIND_READS * length <= start <= self.stop + GAP_BYTES_MAX
+        gap_bytes_max = max(GAP_BYTES_MAX, BEYOND_READS * length)
+        return self.stop - BEHIND_READS * length <= start <= self.stop + gap_bytes_max
 
     def take(self, start: int, stop: int) -> None:
         """Take in a GET that belongs to the run."""
+        self.reads += 1
+        late_bytes = min(self.skipped_bytes, max(0, min(stop, self.stop) - start))
+        self.asked_bytes += late_bytes
+        self.skipped_bytes -= late_bytes
         if stop > self.stop:
             self.asked_bytes += stop - max(start, self.stop)
+            self.skipped_bytes += max(0, start - self.stop)
             self.stop = stop
-            self.reads += 1
 
 
 class Runs:
