@@ -252,17 +252,24 @@ class VersionBody:
         """Give the bytes at the position, or None where the situation changed and is to be looked at anew."""
         if self._stream is not None:
             return await self._next_of_stream(self._stream)
-        extent = None if self._fill is not None else _covering(self._extents, self._position)
-        if self._course is not None and (self._fill is not None or extent is not None):
-            self._course.advance(self._position)
-            if self._joint is not None and self._position >= self._given_stop:
-                await self._prove(self._joint)
-        if self._fill is not None:
-            return await self._next_of_fill(self._fill)
+        fill = self._fill
+        extent = _covering(self._extents, self._position) if fill is None else None
+        if self._course is not None and (
+            extent is not None or (fill is not None and self._position < fill.span.stop)
+        ):
+            await self._go_ahead(self._course)
+        if fill is not None:
+            return await self._next_of_fill(fill)
         if extent is not None:
             return await self._next_of_extent(extent)
         await self._begin_missing()
         return None
+
+    async def _go_ahead(self, course: Course) -> None:
+        """Have pieces begun ahead of a position whose own bytes are here or on their way, and keep the last block back."""
+        course.advance(self._position)
+        if self._joint is not None and self._position >= self._given_stop:
+            await self._prove(self._joint)
 
     async def _begin_missing(self) -> None:
         """Find or make where the bytes at the position come from; the next step takes them."""
@@ -446,7 +453,9 @@ class VersionBody:
     def _follow(self, fill: Fill) -> None:
         fill.join()
         self._fill = fill
-        self._here_until = fill.arrived
+        course, at = self._course, self._position
+        is_own = fill is self._begun or (course is not None and course.brought(at, at + 1) > 0)
+        self._here_until = at if is_own else fill.arrived
 
     def _unfollow(self) -> None:
         fill, self._fill = self._fill, None
