@@ -136,6 +136,8 @@ async def test_all_readers_together_stay_within_the_bound() -> None:
     async with running_engine(readahead=SETTINGS) as running:
         for number in range(5):
             running.origin.store.put(BUCKET, f"key-{number}", DATA)
+            opened = await running.engine.open_object(ObjectName(BUCKET, f"key-{number}"), metadata_only=True)
+            await opened.close()
         running.origin.latency_s = 0.01
 
         async with asyncio.TaskGroup() as group:
