@@ -30,10 +30,15 @@ WINDOWS_A_CACHE: Final = 8
 """No window is more of the cache, so that pieces do not push each other out before they are read."""
 
 FIRST_PIECES: Final = 2
-"""So many pieces ahead a reader of a long range has from its first byte on; a shorter range is one request."""
+"""So many pieces ahead a reader of a long range has from its first byte on."""
+
+LONG_PIECES: Final = 4
+"""A range of no more is one request: little is won in so short a time, and the first answer of a cold GET is not left in the middle."""
 
 UNAIDED_PIECES: Final = 4
 """A reader for which no piece ahead may be begun asks for so many in one request."""
+
+assert LONG_PIECES > FIRST_PIECES, "a long range has room for the pieces that are begun at once"
 
 SEEN_BYTES_MIN: Final = 4 * MIB
 SEEN_READS_MIN: Final = 3
@@ -89,8 +94,8 @@ class ReadaheadSettings:
         return replace(self, window_bytes_max=min(self.window_bytes_max, cache_bytes // WINDOWS_A_CACHE))
 
     def is_long(self, length: int) -> bool:
-        """Whether a range of so many bytes is read in pieces: its own, and at least FIRST_PIECES ahead of it."""
-        return self.is_on and length > FIRST_PIECES * self.piece_bytes
+        """Whether a range of so many bytes is read in pieces, several at a time."""
+        return self.is_on and length > LONG_PIECES * self.piece_bytes
 
     def first_stop(self, start: int, stop: int, *, is_aided: bool = True) -> int:
         """Say up to where a reader of the long range `[start, stop)` asks for itself, the pieces behind that being others'."""

@@ -6,6 +6,7 @@ from hypothesis import given, strategies as st
 from storage.readahead import (
     BEHIND_READS,
     GAP_BYTES_MAX,
+    LONG_PIECES,
     PIECE_MEMORY_BYTES,
     RUNS_MAX,
     SEEN_BYTES_MIN,
@@ -180,8 +181,8 @@ def test_a_long_range_has_pieces_ahead_of_its_first_byte_and_more_as_it_is_read(
 
 def test_a_range_of_some_mebibytes_is_one_request() -> None:
     """A small object costs one request, and so does a range of the usual size."""
-    assert not SETTINGS.is_long(2 * PIECE)
-    assert Window(SETTINGS, 0, 2 * PIECE, GIB, 0).goal(0).stop == 0
+    assert not SETTINGS.is_long(LONG_PIECES * PIECE)
+    assert Window(SETTINGS, 0, LONG_PIECES * PIECE, GIB, 0).goal(0).stop == 0
 
 
 def test_a_long_range_is_not_read_beyond_its_end() -> None:
