@@ -251,8 +251,12 @@ class Course:
 
         The fill is given up then.
         """
-        is_waiting = any(piece.fill is fill and piece.is_own for piece in self._pieces) and not fill.has_turn
-        return is_waiting and self._ahead.fills.give_up(fill)
+        piece = next((one for one in self._pieces if one.fill is fill and one.is_own), None)
+        if piece is None or fill.has_turn or not self._ahead.fills.give_up(fill):
+            return False
+        self._pieces.remove(piece)
+        piece.let_go()
+        return True
 
     def brought(self, start: int, stop: int) -> int:
         """Say how many bytes of a stretch were asked of the origin ahead of this very reader, for what it has asked itself."""

@@ -144,10 +144,10 @@ class Source:
         pin = self.segments.pin({extent.location.segment_id for extent in self.extents})
         return Held(self.record, self.extents, pin, span)
 
-    def missing(self, *_: object) -> None:
+    def missing(self, *_: object) -> tuple[ByteRange, ...] | None:
         raise AssertionError("nothing is read ahead here")
 
-    def start_ahead(self, *_: object) -> None:
+    def start_ahead(self, *_: object) -> Fill | None:
         raise AssertionError("nothing is read ahead here")
 
     def start_fill(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
