@@ -174,9 +174,14 @@ class Ahead:
     def begun(self, version_id: int, piece: ByteRange, *, is_tail: bool) -> None:
         """Count a piece; `is_tail` where it lies behind the GET for which it is begun, and waits for another."""
         self.in_flight += 1
-        self.bytes["begun"] += piece.length
         if is_tail:
             self.bytes["wasted"] += self._unread.add(version_id, piece.start, piece.stop)
+
+    def let_through(self, fill: Fill) -> None:
+        """Take it that the limiter has let the request of a piece go; its source tells, at each attempt."""
+        if not fill.has_turn:
+            fill.has_turn = True
+            self.bytes["begun"] += fill.span.length
 
     def ended(self) -> None:
         """Count the end of a piece, whole or not."""

@@ -198,12 +198,14 @@ class Supply:
     async def _stream_ahead(
         self, name: ObjectName, record: ObjectRecord, fill: Fill
     ) -> AsyncIterator[FillAnswer]:
-        def has_turn() -> None:
-            fill.has_turn = True
-
-        async with self.stream(
-            name, record, fill.span, priority=Priority.READAHEAD, on_turn=has_turn
-        ) as answer:
+        asking = self.stream(
+            name,
+            record,
+            fill.span,
+            priority=Priority.READAHEAD,
+            on_turn=lambda: self._ahead.let_through(fill),
+        )
+        async with asking as answer:
             yield answer
 
     def missing(
