@@ -197,6 +197,25 @@ async def test_pieces_that_wait_for_the_limiter_are_given_up_when_their_reader_c
     assert supply.stats.readahead_bytes == {"begun": 0, "used": 0, "wasted": 0}
 
 
+async def test_a_piece_that_fails_closes_the_window_of_its_reader() -> None:
+    """An origin that fails is not asked for more ahead at once."""
+    supply = Supply(random.Random(1))
+    body = supply.reader(0, SIZE)
+    await body.next_piece()
+    course = body._course
+    assert course is not None
+    before = course._window.goal(course._position).stop - course._position
+
+    supply.failing = 1.0
+    await until(lambda: supply.ahead.in_flight == 0)
+    after = course._window.goal(course._position).stop - course._position
+    await body.close()
+    await settled(supply)
+
+    assert before > MIB
+    assert after == 0
+
+
 async def test_a_checksum_is_settled_before_the_last_block_is_given() -> None:
     """Whatever of the object comes last, the last block waits until all of it has been compared."""
     supply = Supply(random.Random(3))
