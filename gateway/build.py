@@ -38,6 +38,7 @@ from storage.origin.facts import FactsSource
 from storage.origin.limiter import LimiterSettings
 from storage.origin_look import OriginLook
 from storage.policy import PoliciesInForce
+from storage.readahead import ReadaheadSettings
 from storage.records import PartSize, UploadRecord
 from storage.refetch import Refetching
 from storage.repair_outcome import RepairOutcome
@@ -250,6 +251,7 @@ def _engine_settings(settings: Settings) -> EngineSettings:
             concurrency=settings.flush_concurrency, origin_timeout_s=settings.origin_timeout_s
         ),
         early_flush=EarlyFlushSettings(bytes_min=settings.early_flush_bytes),
+        readahead=ReadaheadSettings(memory_bytes=settings.readahead_memory),
     )
 
 

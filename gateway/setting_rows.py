@@ -160,6 +160,8 @@ TABLE: Final[tuple[Row[object], ...]] = (
     Row("connections_max", whole_number(1, 1_000_000), "4096", "1 to 1000000", "the most client connections; others get a 503"),
     Row("body_memory", not_under(4 * MIB, parse_size), "32MiB", f"{_SIZE}; at least 4MiB",
         "memory for request bodies on their way to the disk"),
+    Row("readahead_memory", parse_size, "48MiB", f"{_SIZE}; 0 for no readahead",
+        "memory for what is fetched ahead of sequential readers, 3 MiB a request"),
     Row("stalled_send_s", not_under(1, parse_duration), "60s", f"{_DURATION}; at least 1s",
         "when a client that does not read is cut off"),
     Row("shutdown_grace_s", parse_duration, "30s", _DURATION, "how long running requests may take at a stop"),

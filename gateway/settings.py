@@ -152,6 +152,7 @@ class Settings:
     log_level: LogLevel
     connections_max: int
     body_memory: int
+    readahead_memory: int
     stalled_send_s: float
     shutdown_grace_s: float
     seed: int | None

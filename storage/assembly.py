@@ -48,6 +48,7 @@ from storage.pointers import Pointers
 from storage.policy import PolicyTable
 from storage.published_lister import PublishedLister
 from storage.publisher import Publisher, PublisherParts
+from storage.readahead import ReadaheadSettings
 from storage.reader import Reader, ReaderParts
 from storage.reclaim import Reclaim, ReclaimParts
 from storage.recovery import IndexHome, Recovered
@@ -97,6 +98,7 @@ class EngineSettings:
     scrub_bytes_per_s: int = 0
     flush: FlushSettings = field(default_factory=FlushSettings)
     early_flush: EarlyFlushSettings = field(default_factory=EarlyFlushSettings)
+    readahead: ReadaheadSettings = field(default_factory=ReadaheadSettings)
 
     @property
     def segment_bytes(self) -> int:
@@ -317,6 +319,7 @@ def assemble(
             piece_bytes=min(parts.settings.segment_bytes, EXTENT_BYTES_MAX),
             keep_bytes_max=parts.settings.cache_bytes // 2,
             unreadable=unreadable,
+            readahead=parts.settings.readahead.fitted(parts.settings.cache_bytes),
         )
     )
     held = HeldBodies()

@@ -28,6 +28,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from storage.ahead import Ahead, Course, PieceSource
 from storage.blocks import CachedSpan, MissingSpan, plan
 from storage.cached import DropExtents
 from storage.errors import (
@@ -45,6 +46,7 @@ from storage.errors import (
 from storage.filesystem import File
 from storage.fills import Fill, FillTable, Opening, incomplete
 from storage.hashers import WholeCheck, whole_check
+from storage.joint import Joint
 from storage.reasons import Reason
 from storage.records import ObjectRecord, ObjectState
 from storage.requests import FileSpan
@@ -73,7 +75,7 @@ class Held(NamedTuple):
     span: ByteRange
 
 
-class VersionSource(Protocol):
+class VersionSource(PieceSource, Protocol):
     """What a body asks of the reader that made it."""
 
     def hold(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Held:
@@ -119,12 +121,6 @@ class VersionSource(Protocol):
         """Raise the alarm: bytes of the version cannot be read, which only the gateway has."""
         ...
 
-    def note_read(
-        self, name: ObjectName, record: ObjectRecord, span: ByteRange, segment_id: int | None
-    ) -> None:
-        """Tell the eviction policy that bytes were read from a segment, or had to be asked of the origin (None)."""
-        ...
-
     def count_bytes(self, *, from_cache: int, from_origin: int) -> None:
         """Count what was handed out."""
         ...
@@ -132,12 +128,13 @@ class VersionSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BodyParts:
-    """What all bodies of one reader share."""
+    """What all bodies of one reader share; without `ahead` nothing is asked for ahead of them."""
 
     source: VersionSource
     segments: SegmentStore
     fills: FillTable
     workers: Workers
+    ahead: Ahead | None = None
 
 
 class _Stream(NamedTuple):
@@ -197,6 +194,20 @@ class VersionBody:
         self.result = self._first_result(span, fill, is_stale=is_stale)
         is_told = fill is not None or self.result in {CacheResult.HIT, CacheResult.STALE}
         self.reason = "" if is_told else Reason.ABSENT.value
+        self._course = self._begin_course(span)
+        self._joint = None if self._course is None else self._course.joint
+        # The last block is kept back for as long as the joint checksum is not settled.
+        self._given_stop = (
+            self._stop if self._joint is None else (self._stop - 1) // BLOCK_BYTES * BLOCK_BYTES
+        )
+
+    def _begin_course(self, span: ByteRange) -> Course | None:
+        ahead, extents = self._parts.ahead, self._extents
+        if ahead is None or self._record.state is not ObjectState.CLEAN:
+            return None
+        if len(extents) == 1 and extents[0].start <= span.start and extents[0].stop == self._record.size:
+            return None
+        return ahead.course(self._parts.source, self._name, self._record, span)
 
     def _first_result(self, span: ByteRange, fill: Fill | None, *, is_stale: bool) -> CacheResult:
         """Say how much of the read is here, and take over, or find, the fill that brings its beginning."""
@@ -239,7 +250,10 @@ class VersionBody:
         return None
 
     async def close(self) -> None:
-        """Let go of pins, fill and stream."""
+        """Let go of pins, fill, stream, and what was begun ahead."""
+        course, self._course = self._course, None
+        if course is not None:
+            course.close(self._position)
         self._unfollow()
         self._pin.release()
         await self._close_stream()
@@ -250,18 +264,29 @@ class VersionBody:
         """Give the bytes at the position, or None where the situation changed and is to be looked at anew."""
         if self._stream is not None:
             return await self._next_of_stream(self._stream)
-        if self._fill is not None:
-            return await self._next_of_fill(self._fill)
-        extent = _covering(self._extents, self._position)
+        fill = self._fill
+        extent = _covering(self._extents, self._position) if fill is None else None
+        if self._course is not None and (
+            extent is not None or (fill is not None and self._position < fill.span.stop)
+        ):
+            await self._go_ahead(self._course)
+        if fill is not None:
+            return await self._next_of_fill(fill)
         if extent is not None:
             return await self._next_of_extent(extent)
         await self._begin_missing()
         return None
 
+    async def _go_ahead(self, course: Course) -> None:
+        """Have pieces begun ahead of a position whose own bytes are here or on their way, and keep the last block back."""
+        course.advance(self._position)
+        if self._joint is not None and self._position >= self._given_stop:
+            await self._prove(self._joint)
+
     async def _begin_missing(self) -> None:
         """Find or make where the bytes at the position come from; the next step takes them."""
-        fill = self._parts.fills.find(self._record.version_id, self._position)
-        if fill is not None:
+        course, fill = self._course, self._parts.fills.find(self._record.version_id, self._position)
+        if fill is not None and not (course is not None and course.claims(fill)):
             if self._position == self._start and self.reason:
                 self.reason = Reason.FETCHING.value
             self._follow(fill)
@@ -303,6 +328,8 @@ class VersionBody:
         missing = self._missing()
         next_fill = self._parts.fills.next_start(self._record.version_id, self._position)
         stop = missing.fetch_stop if next_fill is None else min(missing.fetch_stop, next_fill)
+        if self._course is not None:
+            stop = self._course.own_stop(missing.fetch_start, stop)
         return ByteRange(missing.fetch_start, stop)
 
     # --- cached bytes ------------------------------------------------------------------------------------------------
@@ -310,7 +337,7 @@ class VersionBody:
     async def _next_of_extent(self, extent: Extent) -> FileSpan | None:
         location = extent.location
         start = self._position - extent.start
-        stop = min(self._stop - extent.start, location.length, start + FILE_SPAN_BYTES_MAX)
+        stop = min(self._given_stop - extent.start, location.length, start + FILE_SPAN_BYTES_MAX)
         try:
             try:
                 stop, file = await self._readable(location, start, stop)
@@ -324,14 +351,18 @@ class VersionBody:
         if stop <= start:
             await self._lose(extent, "checksum mismatch")
             return None
-        source = self._parts.source
-        if self._noted is not extent:
-            self._noted = extent
-            source.note_read(
-                self._name, self._record, ByteRange(extent.start, extent.stop), location.segment_id
-            )
-        source.count_bytes(from_cache=stop - start, from_origin=0)
+        self._count_cached(extent, stop - start)
         return FileSpan(file, location.offset + start, stop - start)
+
+    def _count_cached(self, extent: Extent, length: int) -> None:
+        """Count bytes of an extent, and its use; what was brought ahead of this very read is the origin's, and counted as used."""
+        source, course = self._parts.source, self._course
+        brought = 0 if course is None else course.brought(self._position, self._position + length)
+        if self._noted is not extent and not brought:
+            self._noted = extent
+            span = ByteRange(extent.start, extent.stop)
+            source.note_read(self._name, self._record, span, extent.location.segment_id)
+        source.count_bytes(from_cache=length - brought, from_origin=brought)
 
     async def _readable(self, location: Location, start: int, stop: int) -> tuple[int, File]:
         """Say up to where the bytes from `start` are right, and of which file."""
@@ -386,7 +417,7 @@ class VersionBody:
         """Give what the fill has at the position; where it ended or failed, stop following it."""
         try:
             if self._position < fill.span.stop and await fill.wait_for(self._position):
-                stop = min(self._stop, fill.span.stop, self._position + FILE_SPAN_BYTES_MAX)
+                stop = min(self._given_stop, fill.span.stop, self._position + FILE_SPAN_BYTES_MAX)
                 return self._counted(fill.take(self._position, stop))
             self._unfollow()
         except ObjectChangedError:
@@ -410,6 +441,25 @@ class VersionBody:
             await self._begin_stream(Reason.NO_ROOM if is_full else Reason.NOT_KEPT)
         return None
 
+    async def _prove(self, joint: Joint) -> None:
+        """Wait for what the joint checksum shows of a body whose last block is here or on its way.
+
+        Where the fill of that failed it is begun anew, and the checksum waited for again.
+        """
+        await joint.wait()
+        if joint.is_refuted:
+            await self._parts.source.forget(self._name, self._record)
+            raise self._refuted(joint.error())
+        fill = self._fill
+        is_asked_again = fill is not None and fill.is_finished and fill.arrived <= self._position
+        if joint.is_settled or not is_asked_again:
+            self._do_without_proof()
+
+    def _do_without_proof(self) -> None:
+        """Give what comes: it was proved, or cannot be."""
+        self._joint = None
+        self._given_stop = self._stop
+
     def _counted(self, piece: bytes | FileSpan) -> bytes | FileSpan:
         length = piece.length if isinstance(piece, FileSpan) else len(piece)
         here = min(length, max(0, self._here_until - self._position))
@@ -419,7 +469,9 @@ class VersionBody:
     def _follow(self, fill: Fill) -> None:
         fill.join()
         self._fill = fill
-        self._here_until = fill.arrived
+        course, at = self._course, self._position
+        is_own = fill is self._begun or (course is not None and course.brought(at, at + 1) > 0)
+        self._here_until = at if is_own else fill.arrived
 
     def _unfollow(self) -> None:
         fill, self._fill = self._fill, None
@@ -443,6 +495,7 @@ class VersionBody:
 
     async def _begin_stream(self, reason: str) -> None:
         stop = self._missing().stop
+        self._do_without_proof()
         opening = self._parts.source.stream(self._name, self._record, ByteRange(self._position, stop))
         try:
             answer = await opening.__aenter__()

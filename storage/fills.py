@@ -31,13 +31,14 @@ import asyncio
 import itertools
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from storage.checksums import checksums
 from storage.errors import DiskFullError, EngineClosedError, OriginUnavailableError, StorageError
 from storage.hashers import WholeCheck, whole_check
+from storage.joint import Joint
 from storage.requests import FileSpan
 from storage.segments import Pin, Reservation, SegmentStore
 from storage.types import BLOCK_BYTES, MIB, ByteRange, Checksum, Extent, Location, Stream
@@ -108,10 +109,21 @@ class _Piece:
 
 
 class Fill:
-    """One fill. The table runs it; readers `join`, `wait_for`, `take` and `leave`."""
+    """One fill. The table runs it; readers `join`, `wait_for`, `take` and `leave`.
+
+    Attributes:
+        readers: Who has joined, and who holds it for a reader that has yet to come.
+        has_turn: The limiter has let its request through; of a fill that was begun ahead of its reader.
+        failure: Why it ended short of its end.
+    """
 
     def __init__(
-        self, span: ByteRange, parts: FillParts, add_extent: AddExtent, proof: Proof | None = None
+        self,
+        span: ByteRange,
+        parts: FillParts,
+        add_extent: AddExtent,
+        proof: Proof | None = None,
+        joint: Joint | None = None,
     ) -> None:
         """Reserve the space of the first piece.
 
@@ -119,7 +131,8 @@ class Fill:
             span: The bytes to bring; all of the object where there is a `proof`.
             parts: What all fills share.
             add_extent: Is told of what is kept.
-            proof: None where the bytes cannot be compared with anything.
+            proof: None where the bytes cannot be compared with anything by themselves.
+            joint: What they are compared with together with those of other fills.
 
         Raises:
             OverloadedError: There is none (DiskFullError), or no segment id at the moment.
@@ -139,11 +152,17 @@ class Fill:
         self._gathered = bytearray()
         self._progress = asyncio.Event()
         self._was_joined = False
+        self._was_given_up = False
+        self._has_answer = False
+        self._holds = 0
+        self._when_ended: list[Callable[[], object]] = []
+        self.has_turn = False
         self.readers = 0
         self.failure: StorageError | None = None
         self.cut: StorageError = EngineClosedError("the fill was ended", retry_after_s=5.0)
         self.is_finished = False
         self._reserve()
+        self._stretch = None if joint is None else joint.begin(span.start)
 
     def __repr__(self) -> str:
         state = "finished" if self.is_finished else f"{self.readers} readers"
@@ -165,7 +184,7 @@ class Fill:
 
     def can_serve(self, position: int) -> bool:
         """Whether a reader at `position` should follow this fill rather than ask for itself."""
-        if not self.span.start <= position < self.span.stop:
+        if not self.span.start <= position < self.span.stop or self._was_given_up:
             return False
         if self.is_finished:
             return position < self.arrived
@@ -184,6 +203,41 @@ class Fill:
         self.readers -= 1
         assert self.readers >= 0, f"{self!r} was left too often"
         self._let_go_if_done()
+
+    def hold(self) -> None:
+        """Keep a fill going that a reader will come to; `let_go` is owed."""
+        self._holds += 1
+        self.join()
+
+    def let_go(self) -> None:
+        """Hold the fill no more; without readers it ends at the next block."""
+        self._holds -= 1
+        self.leave()
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether anybody reads from it now."""
+        return self.readers > self._holds
+
+    def give_up(self) -> bool:
+        """Take it that nobody needs this fill, and whoever looks for one makes another.
+
+        Those who hold it see it end. False where somebody reads from it, or where its answer is there: nothing is gained then.
+        """
+        self._was_given_up = not self._has_answer and not self.is_followed
+        return self._was_given_up
+
+    def when_ended(self, call: Callable[[], object]) -> None:
+        """Have `call` called once, in the step in which the fill ends; now where it has."""
+        if self.is_finished:
+            call()
+        else:
+            self._when_ended.append(call)
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """Whether it has not ended, and nobody has given it up."""
+        return not self.is_finished and not self._was_given_up
 
     async def wait_for(self, position: int) -> bool:
         """Wait until the byte at `position` can be taken; False where the fill ended before it.
@@ -231,6 +285,7 @@ class Fill:
         """
         try:
             async with opening as answer:
+                self._has_answer = True
                 await self._read(answer)
         except StorageError as error:
             self.failure = error
@@ -281,6 +336,8 @@ class Fill:
         if self._check is not None:
             self._compare(self._check, position, block)
         self._parts.segments.write(piece.reservation, position - piece.start, block)
+        if self._stretch is not None:
+            self._stretch.update(block)
         return checksums(block)
 
     def _compare(self, check: WholeCheck, position: int, block: bytes) -> None:
@@ -340,14 +397,43 @@ class Fill:
     def end(self) -> None:
         """Mark the fill as ended; for the table, whose task may be cancelled before it runs."""
         self._parts.segments.settle(piece.reservation for piece in self._pieces[self._current :])
+        stretch, self._stretch = self._stretch, None
+        if stretch is not None:
+            stretch.end(self._written)
         self.is_finished = True
         self._progress.set()
+        told, self._when_ended = self._when_ended, []
+        for call in told:
+            call()
         self._let_go_if_done()
 
     def _let_go_if_done(self) -> None:
         if self.is_finished and not self.readers:
             for pin in self._pins:
                 pin.release()
+
+
+class _Beginning:
+    """The first bytes of an answer."""
+
+    def __init__(self, answer: FillAnswer, length: int) -> None:
+        self._answer = answer
+        self._length = length
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        left = self._length
+        async for chunk in self._answer.chunks():
+            yield chunk[:left]
+            left -= len(chunk)
+            if left <= 0:
+                return
+
+
+@asynccontextmanager
+async def beginning(opening: Opening, length: int) -> AsyncIterator[FillAnswer]:
+    """Give an opening of no more than the first bytes of an answer; leaving it cuts a longer one."""
+    async with opening as answer:
+        yield _Beginning(answer, length)
 
 
 def incomplete(arrived: int, stop: int) -> OriginUnavailableError:
@@ -368,7 +454,7 @@ class FillTable:
 
     def __init__(self) -> None:
         self._fills: dict[int, list[Fill]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[Fill, asyncio.Task[None]] = {}
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -390,6 +476,26 @@ class FillTable:
         starts = [f.span.start for f in self._fills.get(version_id, ()) if f.span.start > position]
         return min(starts, default=None)
 
+    def bringing(self, version_id: int, position: int) -> Fill | None:
+        """Give a fill on its way that will bring the byte at `position`, however far it is from it yet."""
+        for fill in self._fills.get(version_id, ()):
+            if fill.span.start <= position < fill.span.stop and fill.is_on_its_way:
+                return fill
+        return None
+
+    def has(self, version_id: int) -> bool:
+        """Whether anything of the version is on its way."""
+        return version_id in self._fills
+
+    def give_up(self, fill: Fill) -> bool:
+        """End a fill that nobody reads from before it is answered; False where somebody does, or it is."""
+        if not fill.give_up():
+            return False
+        task = self._tasks.get(fill)
+        if task is not None:
+            task.cancel()
+        return True
+
     def start(self, version_id: int, fill: Fill, opening: Opening) -> None:
         """Run a fill; it can be found from this step on, before the origin has answered.
 
@@ -401,11 +507,11 @@ class FillTable:
             raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
         self._fills.setdefault(version_id, []).append(fill)
         task = asyncio.get_running_loop().create_task(fill.run(opening), name=f"fill-{version_id}")
-        self._tasks.add(task)
+        self._tasks[fill] = task
         task.add_done_callback(lambda ended: self._ended(version_id, fill, ended))
 
     def _ended(self, version_id: int, fill: Fill, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        del self._tasks[fill]
         fills = self._fills[version_id]
         fills.remove(fill)
         if not fills:
@@ -425,7 +531,8 @@ class FillTable:
         if cut is not None:
             for fill in itertools.chain.from_iterable(self._fills.values()):
                 fill.cut = cut
-        for task in self._tasks:
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks)

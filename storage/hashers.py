@@ -12,6 +12,7 @@ from typing import Final
 
 from awscrt import checksums as _awscrt  # type: ignore[import-untyped]  # the package ships no types
 
+from storage import crc
 from storage.errors import OriginUnavailableError
 from storage.types import Checksum, ChecksumAlgorithm, ChecksumType
 
@@ -31,6 +32,12 @@ _PREFERRED: Final = (
     ChecksumAlgorithm.SHA1,
     ChecksumAlgorithm.SHA256,
 )
+
+_POLYNOMIALS: Final[Mapping[ChecksumAlgorithm, crc.Polynomial]] = {
+    ChecksumAlgorithm.CRC32: crc.CRC32,
+    ChecksumAlgorithm.CRC64NVME: crc.CRC64NVME,
+    ChecksumAlgorithm.CRC32C: crc.CRC32C,
+}
 
 
 class ChecksumHasher:
@@ -79,9 +86,57 @@ class WholeCheck:
         """
         if self._hasher.digest() != self._digest:
             self.is_refuted = True
-            raise OriginUnavailableError(
-                f"the origin's bytes do not have its {self._hasher.algorithm}", status=0, code="BadAnswer"
-            )
+            raise _others(self._hasher.algorithm)
+
+
+class JointCheck:
+    """Holds the bytes of a whole object, brought in stretches and in any order, against the CRC that the origin gave of them.
+
+    Attributes:
+        is_settled: It is known whether the bytes are the object's, or that it will not be known.
+        is_refuted: They are not.
+    """
+
+    def __init__(self, algorithm: ChecksumAlgorithm, digest: bytes, size: int) -> None:
+        self._algorithm: Final = algorithm
+        self._digest: Final = int.from_bytes(digest)
+        self._size: Final = size
+        self._waiting: dict[int, tuple[int, int]] = {}
+        self._joined_bytes = 0
+        self._joined = 0
+        self.is_settled = False
+        self.is_refuted = False
+
+    def stretch(self) -> ChecksumHasher:
+        """Give what computes the digest of one stretch."""
+        return ChecksumHasher(self._algorithm)
+
+    def add(self, start: int, stop: int, digest: bytes) -> None:
+        """Take the digest of bytes `[start, stop)`; what was there already counts once."""
+        assert 0 <= start < stop <= self._size, f"[{start}, {stop}) of {self._size} bytes"
+        self._waiting.setdefault(start, (stop, int.from_bytes(digest)))
+        polynomial = _POLYNOMIALS[self._algorithm]
+        while (following := self._waiting.pop(self._joined_bytes, None)) is not None:
+            stop, value = following
+            self._joined = crc.combine(polynomial, self._joined, value, stop - self._joined_bytes)
+            self._joined_bytes = stop
+        if self._joined_bytes == self._size and not self.is_settled:
+            self.is_settled = True
+            self.is_refuted = self._joined != self._digest
+
+    def give_up(self) -> None:
+        """Take it that some stretch will never come."""
+        self.is_settled = True
+
+    def error(self) -> OriginUnavailableError:
+        """Make the error for bytes that are refuted."""
+        return _others(self._algorithm)
+
+
+def joint_check(checksums: tuple[Checksum, ...], size: int) -> JointCheck | None:
+    """Begin to check a whole object of `size` bytes in stretches; None without a CRC of all its bytes."""
+    algorithm, digest = _whole_digest(checksums, tuple(_POLYNOMIALS))
+    return None if algorithm is None else JointCheck(algorithm, digest, size)
 
 
 def whole_check(checksums: tuple[Checksum, ...]) -> WholeCheck | None:
@@ -89,12 +144,26 @@ def whole_check(checksums: tuple[Checksum, ...]) -> WholeCheck | None:
 
     Composite checksums are of the parts' checksums, and a value that cannot be one of its algorithm proves nothing.
     """
+    algorithm, digest = _whole_digest(checksums, _PREFERRED)
+    return None if algorithm is None else WholeCheck(algorithm, digest)
+
+
+def _whole_digest(
+    checksums: tuple[Checksum, ...], preferred: tuple[ChecksumAlgorithm, ...]
+) -> tuple[ChecksumAlgorithm | None, bytes]:
+    """Find the digest of all bytes by the first of the algorithms that has one."""
     digests = {c.algorithm: _digest(c) for c in checksums if c.type is ChecksumType.FULL_OBJECT}
-    for algorithm in _PREFERRED:
+    for algorithm in preferred:
         digest = digests.get(algorithm, b"")
         if len(digest) == DIGEST_BYTES[algorithm]:
-            return WholeCheck(algorithm, digest)
-    return None
+            return algorithm, digest
+    return None, b""
+
+
+def _others(algorithm: ChecksumAlgorithm) -> OriginUnavailableError:
+    return OriginUnavailableError(
+        f"the origin's bytes do not have its {algorithm}", status=0, code="BadAnswer"
+    )
 
 
 def _digest(checksum: Checksum) -> bytes:

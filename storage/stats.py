@@ -143,6 +143,7 @@ class OriginFigures(Protocol):
 
     bytes_in: int
     bytes_out: int
+    ranges_ignored: int
 
     @property
     def requests(self) -> Mapping[tuple[str, str], int]:
@@ -205,6 +206,8 @@ class Stats:
     Attributes:
         cache_requests: GETs by result; counted by the gateway, by what `x-cache` said.
         cache_bytes: Bytes handed to readers, by source `cache` or `origin`.
+        readahead_bytes: Bytes asked for ahead of readers: `begun` in all, `used` by the reader that they were for, `wasted` because
+            they came for one that went, or that never came.
         evicted_bytes: Bytes that reclaim dropped, by reason.
         flushed: Finished flush attempts by result: `done`, `retried`, `quarantined`, `superseded`.
         reopenings: How often the cache directory was opened again after a failure of its disk, by result: `done`, `failed`.
@@ -224,6 +227,7 @@ class Stats:
         # Known labels start at 0: a rate over a series that appears at its first event misses that event.
         self.cache_requests: Final[Counter[CacheResult]] = Counter(dict.fromkeys(CacheResult, 0))
         self.cache_bytes: Final[Counter[str]] = Counter(cache=0, origin=0)
+        self.readahead_bytes: Final[Counter[str]] = Counter(begun=0, used=0, wasted=0)
         self.evicted_bytes: Final[Counter[str]] = Counter()
         self.flushed: Final[Counter[str]] = Counter()
         self.early_parts: Final[Counter[str]] = Counter(sent=0, failed=0)

@@ -6,11 +6,13 @@
 import copy
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from storage import keys
+from storage.ahead import Ahead
 from storage.applier import Applier
+from storage.blocks import MissingSpan, plan
 from storage.bodies import BodyParts, Held
 from storage.cached import AddExtents, DropExtents, ForgetVersion
 from storage.clock import Clock
@@ -25,15 +27,16 @@ from storage.errors import (
 )
 from storage.eviction import EvictionPolicy, ExtentUse
 from storage.family import Family
-from storage.fills import Fill, FillAnswer, FillParts, FillTable, Opening, Proof
+from storage.fills import Fill, FillAnswer, FillParts, FillTable, Opening, Proof, beginning
 from storage.origin.client import OriginClient
 from storage.policy import PolicyTable
+from storage.readahead import ReadaheadSettings
 from storage.reasons import Reason
 from storage.records import ObjectRecord, ObjectState
 from storage.rows import RowSource, decode_object, read_extents_in, row_at
 from storage.segments import SegmentStore
 from storage.stats import Stats
-from storage.types import BLOCK_BYTES, ByteRange, Checksum, Extent, ObjectName
+from storage.types import BLOCK_BYTES, ByteRange, Checksum, Extent, ObjectName, Priority
 from storage.unreadable import Unreadable
 from storage.workers import Workers
 
@@ -53,6 +56,7 @@ class SupplyParts:
         piece_bytes: What a fill reserves at a time: a segment's worth, so that pieces are no shorter than segments cut
             them.
         keep_bytes_max: A longer fill would push too much else out, and is not kept.
+        readahead: The bounds of what is asked for ahead of readers.
     """
 
     index: RowSource
@@ -68,6 +72,7 @@ class SupplyParts:
     piece_bytes: int
     keep_bytes_max: int
     unreadable: Unreadable
+    readahead: ReadaheadSettings = field(default_factory=ReadaheadSettings)
 
 
 @dataclass(slots=True)
@@ -86,7 +91,14 @@ class Supply:
         self._fills = FillTable()
         self._ends = _Ends()
         self._fill_parts = FillParts(parts.segments, parts.workers, parts.make_room, parts.piece_bytes)
-        self.body_parts = BodyParts(self, parts.segments, self._fills, parts.workers)
+        self._ahead = Ahead(
+            parts.readahead,
+            self._fills,
+            parts.stats,
+            parts.keep_bytes_max,
+            can_ask_ranges=lambda: not parts.origin.counters.is_ignoring_ranges,
+        )
+        self.body_parts = BodyParts(self, parts.segments, self._fills, parts.workers, self._ahead)
 
     def signed_by(self, origin: OriginClient) -> "Supply":
         """Give a supply that asks as another authority, over the same fills: what one brings, the other follows.
@@ -172,12 +184,56 @@ class Supply:
     ) -> Fill | None:
         """Begin to keep `span` from an answer that `opening` gives and closes, and that told these checksums.
 
-        None, and it is not entered, where none is kept.
+        Where what is behind its first piece will be brought by others, no more of the answer is taken. None, and it is not
+        entered, where none is kept.
         """
-        fill = await self._new_fill_with_room(name, record, span, told or record.checksums)
+        told = told or record.checksums
+        first = self._ahead.first_piece(record, span, told)
+        joint = self._ahead.joint(record, span, told) if first.length < span.length else None
+        fill = await self._new_fill_with_room(name, record, first, told)
+        del joint  # the fill keeps it from here on
         if fill is not None:
-            self._fills.start(record.version_id, fill, opening)
+            whole = first.length == span.length
+            self._fills.start(record.version_id, fill, opening if whole else beginning(opening, first.length))
         return fill
+
+    def start_ahead(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
+        """Begin to bring `span` of a version before its reader is there; see `ahead.PieceSource`."""
+        fill = self._new_fill(name, record, span, ())
+        if fill is not None:
+            self._fills.start(record.version_id, fill, self._stream_ahead(name, record, fill))
+        return fill
+
+    @asynccontextmanager
+    async def _stream_ahead(
+        self, name: ObjectName, record: ObjectRecord, fill: Fill
+    ) -> AsyncIterator[FillAnswer]:
+        asking = self.stream(
+            name,
+            record,
+            fill.span,
+            priority=Priority.READAHEAD,
+            on_turn=lambda: self._ahead.let_through(fill),
+        )
+        async with asking as answer:
+            yield answer
+
+    def missing(
+        self, name: ObjectName, record: ObjectRecord, span: ByteRange
+    ) -> tuple[ByteRange, ...] | None:
+        """Say what of `span` of a version has to be asked of the origin; see `ahead.PieceSource`."""
+        present = None if self._ends.is_retired else self.record(name)
+        if present is None or present.version_id != record.version_id:
+            return None
+        extents = (
+            read_extents_in(self._parts.index, present, _in_blocks(span))
+            if present.extents_spilled
+            else present.extents
+        )
+        spans = plan(span, record.size, extents)
+        return tuple(
+            ByteRange(one.fetch_start, one.fetch_stop) for one in spans if isinstance(one, MissingSpan)
+        )
 
     async def _new_fill_with_room(
         self, name: ObjectName, record: ObjectRecord, span: ByteRange, told: tuple[Checksum, ...]
@@ -209,7 +265,7 @@ class Supply:
                 self._parts.eviction.admitted(self._use(name, record, taken), extent.location.segment_id)
 
         if span.length < record.size:
-            return Fill(span, self._fill_parts, add)
+            return Fill(span, self._fill_parts, add, joint=self._ahead.joint_of(record.version_id))
         return Fill(span, self._fill_parts, add, Proof(told, lambda: self.forget(name, record)))
 
     def why_not_kept(self, span: ByteRange) -> str:
@@ -225,12 +281,24 @@ class Supply:
 
     @asynccontextmanager
     async def stream(
-        self, name: ObjectName, record: ObjectRecord, span: ByteRange
+        self,
+        name: ObjectName,
+        record: ObjectRecord,
+        span: ByteRange,
+        *,
+        priority: Priority = Priority.FOREGROUND,
+        on_turn: Callable[[], object] | None = None,
     ) -> AsyncIterator[FillAnswer]:
-        """Ask the origin for `span` of the version, and of no other; see `bodies.VersionSource`."""
+        """Ask the origin for `span` of the version, and of no other; see `bodies.VersionSource`.
+
+        `on_turn` is called when the request may go.
+        """
         assert record.origin is not None, "only a clean version is asked of the origin"
+        asking = self._parts.origin.get_object(
+            name, span, if_match=record.origin.etag, priority=priority, on_turn=on_turn
+        )
         try:
-            async with self._parts.origin.get_object(name, span, if_match=record.origin.etag) as answer:
+            async with asking as answer:
                 if answer.object.size != record.size:
                     raise ObjectChangedError(f"{name} has another size at the origin under the same ETag")
                 yield answer

@@ -16,8 +16,8 @@ from typing import Final
 
 import msgspec
 
-from gateway.s3 import crc
 from gateway.s3.errors import ErrorCode, S3Error
+from storage import crc
 from storage.hashers import DIGEST_BYTES, ChecksumHasher
 from storage.types import Checksum, ChecksumAlgorithm, ChecksumType
 

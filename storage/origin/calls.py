@@ -63,6 +63,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
         is_read: It changes nothing, so that it may be retried.
         is_idempotent: Sent twice it leaves what it leaves sent once, so that a dead connection may be replaced.
         bytes_hint: Body bytes that it will move, for the byte budget.
+        on_turn: Called when the limiter lets an attempt through.
         within_s: Longest time until the head of its answer, all waits included; it is not retried then. None: as the
             settings say. For calls without a streamed body.
     """
@@ -79,6 +80,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     is_idempotent: bool = True
     bytes_hint: int = 0
     within_s: float | None = None
+    on_turn: Callable[[], object] | None = None
 
     @property
     def has_repeatable_body(self) -> bool:
@@ -301,6 +303,8 @@ class Caller:
         history.told_region = ""
         history.answer = None
         ticket = await self._admitted(call, history)
+        if call.on_turn is not None:
+            call.on_turn()
         started_s = self._clock.monotonic_s()
         try:
             exchange = await self._send(call, history, attempt)

@@ -12,8 +12,9 @@ import asyncio
 import base64
 import copy
 import hashlib
+import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, Self
 
@@ -68,6 +69,8 @@ from storage.origin.wire import (
     range_header,
 )
 from storage.types import NULL_VERSION, ByteRange, ObjectName, PartSpan, Priority, RangeSpec
+
+log = logging.getLogger(__name__)
 
 SINGLE_DELETES_MAX: Final = 16
 """Deletes in flight of one batch where the origin knows no batches."""
@@ -136,8 +139,11 @@ class OriginClient(MultipartClient):
         if_match: str = "",
         if_none_match: str = "",
         priority: Priority = Priority.FOREGROUND,
+        on_turn: Callable[[], object] | None = None,
     ) -> AsyncIterator[OriginAnswer]:
-        """Open an object, or one version of it, or a range of either.
+        """Open an object, or one version of it, or a range of either. `on_turn` is called when the request may go.
+
+        An origin that ignores the range and sends the whole object gives the range as well, and is counted.
 
         A 412, or another ETag than `if_match` from an origin that ignores conditions, is ObjectChangedError. With
         `if_none_match` a 304 gives an answer that is `not_modified`. A range behind the end is OriginRefusedError 416.
@@ -155,6 +161,7 @@ class OriginClient(MultipartClient):
             headers=headers,
             priority=priority,
             bytes_hint=wanted.length if isinstance(wanted, ByteRange) else 0,
+            on_turn=on_turn,
         )
 
         async def opened(answer: Answer) -> OriginAnswer:
@@ -162,6 +169,8 @@ class OriginClient(MultipartClient):
                 return OriginAnswer(answer, None)
             checked = check_answer(answer.status, answer.headers, wanted=wanted, if_match=if_match)
             _check_version(name, checked.object)
+            if wanted is not None and self.counters.count_range(is_ignored=checked.is_range_ignored):
+                log.warning("the origin ignores ranges: each costs all that lies before its end (%s)", name)
             return OriginAnswer(answer, checked)
 
         history = History()

@@ -35,6 +35,8 @@ class OriginCounters:
         bytes_in: Body bytes from the origin.
         bytes_out: Body bytes handed to connections to the origin, repeated ones included.
         retries_total: Attempts after the first.
+        ranges_ignored: Answers with a whole object where a part of it was asked for.
+        is_ignoring_ranges: The last range that was asked for was ignored.
     """
 
     def __init__(self) -> None:
@@ -43,11 +45,20 @@ class OriginCounters:
         self.bytes_in = 0
         self.bytes_out = 0
         self.retries_total = 0
+        self.ranges_ignored = 0
+        self.is_ignoring_ranges = False
 
     @property
     def requests_total(self) -> int:
         """All attempts."""
         return sum(self.requests.values())
+
+    def count_range(self, *, is_ignored: bool) -> bool:
+        """Count an answer to a range; say whether it is news that the origin ignores it."""
+        is_news = is_ignored and not self.is_ignoring_ranges
+        self.is_ignoring_ranges = is_ignored
+        self.ranges_ignored += is_ignored
+        return is_news
 
     def count(self, operation: str, status: str, seconds: float) -> None:
         """Count one attempt. Both labels come from closed sets."""

@@ -136,10 +136,15 @@ class OutgoingBody(msgspec.Struct, frozen=True, gc=False):
 
 
 class CheckedAnswer(msgspec.Struct, frozen=True, gc=False):
-    """A head whose fields agree: `byte_range` is what the body holds."""
+    """A head whose fields agree: `byte_range` is what was asked for of the object, and what the body holds.
+
+    Attributes:
+        is_range_ignored: The body holds the whole object instead, as RFC 9110 section 14.2 allows.
+    """
 
     object: OriginObject
     byte_range: ByteRange
+    is_range_ignored: bool = False
 
 
 # --- Requests ----------------------------------------------------------------------------------------------------------
@@ -243,20 +248,24 @@ def check_answer(
         OriginUnavailableError: Code BadAnswer, the fields contradict the question or each other.
     """
     length = _content_length(headers)
+    is_range_ignored = False
     if status == 200:
         size, byte_range = length, ByteRange(0, length)
-        if wanted is not None and _resolve(wanted, size) != byte_range:
-            raise bad_answer("the whole object in answer to a range")
+        asked = byte_range if wanted is None else _resolve(wanted, size)
+        if asked is None:
+            raise bad_answer("the whole object in answer to a range behind its end")
+        byte_range, is_range_ignored = asked, asked.length < size
     elif status == 206 and wanted is not None:
         byte_range, size = parse_content_range(headers.get("content-range", ""))
         if byte_range != _resolve(wanted, size) or byte_range.length != length:
             raise bad_answer(f"asked for {wanted}, got {byte_range} of {size} in {length} bytes")
     else:
         raise bad_answer(f"status {status}")
-    described = parse_object(headers, size=size, is_whole=byte_range.length == size)
+    is_whole = is_range_ignored or byte_range.length == size
+    described = parse_object(headers, size=size, is_whole=is_whole)
     if if_match not in ("", "*", described.etag):
         raise ObjectChangedError(f"the origin holds {described.etag}, not {if_match}")
-    return CheckedAnswer(described, byte_range)
+    return CheckedAnswer(described, byte_range, is_range_ignored)
 
 
 def parse_part(status: int, headers: Mapping[str, str], *, if_match: str) -> PartSpan:

@@ -259,6 +259,7 @@ class OriginStore:
         self.part_bytes_min = 5 * 1024 * 1024
         self.documents: dict[tuple[str, str, str], bytes] = {}
         self.heeds_conditions = True
+        self.heeds_ranges = True
 
     # --- What tests use directly -------------------------------------------------------------------------------------
 
@@ -531,7 +532,7 @@ class OriginStore:
             headers["x-amz-mp-parts-count"] = str(len(found.part_sizes))
             body, status = body[start : start + found.part_sizes[number - 1]], 206
             headers["content-range"] = f"bytes {start}-{start + len(body) - 1}/{size}"
-        elif request.headers.get("range", "").startswith("bytes="):
+        elif self.heeds_ranges and request.headers.get("range", "").startswith("bytes="):
             start, stop = span(request.headers["range"], size)
             body, status = body[start:stop], 206
             headers["content-range"] = f"bytes {start}-{stop - 1}/{size}"

@@ -28,6 +28,7 @@ from storage.origin.endpoint import OriginSettings
 from storage.origin.facts import BucketQuestions, FactsSource
 from storage.origin.limiter import LimiterSettings
 from storage.policy import Policy, PolicyTable
+from storage.readahead import ReadaheadSettings
 from storage.recovery import IndexHome
 from storage.requests import Body, DeleteLine, FileSpan, PutRequest, PutResult
 from storage.types import MIB, CacheResult, Checksum, ObjectName, RangeSpec
@@ -208,6 +209,7 @@ async def running_engine(
     answer_s: float = 10.0,
     flush: FlushSettings | None = None,
     early: EarlyFlushSettings | None = None,
+    readahead: ReadaheadSettings | None = None,
     dirty_wait_s: float = 10.0,
     limits: LimiterSettings | None = None,
     credentials: CredentialSource | None = None,
@@ -255,6 +257,7 @@ async def running_engine(
                     dirty_wait_s=dirty_wait_s,
                     flush=flush or FlushSettings(origin_timeout_s=10.0),
                     early_flush=early or EarlyFlushSettings(),
+                    readahead=readahead or ReadaheadSettings(),
                 ),
                 filesystem=filesystem,
                 index_home=index_home,

@@ -301,10 +301,11 @@ async def test_a_fill_that_nobody_reads_ends_and_keeps_whole_blocks() -> None:
         await body.close()
         gate.open()
         await running.fills_ended()
+        asked = running.origin.requests["GetObject"]
         kept = await running.get("key", RangeSpec(start=0, stop=3 * MIB))
 
         assert (kept.data, kept.result) == (data[: 3 * MIB], CacheResult.HIT)
-        assert running.origin.requests == {"GetObject": 1}
+        assert running.origin.requests == {"GetObject": asked}
 
 
 async def test_an_opened_object_that_is_not_read_leaves_its_fill() -> None:

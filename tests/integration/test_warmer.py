@@ -371,7 +371,9 @@ async def test_a_sampler_s_order_is_warmed_a_window_ahead_of_the_reads() -> None
 
         assert results == [CacheResult.HIT] * 12
         report = await ended(running, job.job_id)
-        assert (report.phase, report.results, report.position) == (WarmPhase.DONE, {"brought": 12}, 9)
+        assert (report.phase, report.results) == (WarmPhase.DONE, {"brought": 12})
+        # All is warm when the ninth is read; the job may hear of the reads behind it before it ends.
+        assert 9 <= report.position <= 12
         assert not warmer.follows_reads
 
 

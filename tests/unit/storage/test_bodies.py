@@ -144,6 +144,12 @@ class Source:
         pin = self.segments.pin({extent.location.segment_id for extent in self.extents})
         return Held(self.record, self.extents, pin, span)
 
+    def missing(self, *_: object) -> tuple[ByteRange, ...] | None:
+        raise AssertionError("nothing is read ahead here")
+
+    def start_ahead(self, *_: object) -> Fill | None:
+        raise AssertionError("nothing is read ahead here")
+
     def start_fill(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
         """Begin a fill."""
         if self.is_full:

@@ -1,11 +1,14 @@
 """Checksums of bytes in pieces, and what they prove."""
 
 import base64
+import random
+from itertools import pairwise
 
 import pytest
+from hypothesis import given, strategies as st
 
 from storage.errors import OriginUnavailableError
-from storage.hashers import ChecksumHasher, whole_check
+from storage.hashers import ChecksumHasher, joint_check, whole_check
 from storage.types import Checksum, ChecksumAlgorithm, ChecksumType
 
 CRC32 = Checksum(ChecksumAlgorithm.CRC32, "y/Q5Jg==")  # of the digits 1 to 9
@@ -80,3 +83,57 @@ def test_one_checksum_is_computed_and_the_cheapest() -> None:
     assert check is not None
     check.update(b"123456789")
     check.verify()
+
+
+CRCS = (ChecksumAlgorithm.CRC32, ChecksumAlgorithm.CRC32C, ChecksumAlgorithm.CRC64NVME)
+
+
+@given(
+    data=st.binary(min_size=1, max_size=200),
+    cuts=st.sets(st.integers(1, 199)),
+    algorithm=st.sampled_from(CRCS),
+    order=st.randoms(use_true_random=False),
+    wrong_at=st.one_of(st.none(), st.integers(0, 199)),
+)
+def test_stretches_in_any_order_are_held_against_the_whole(
+    data: bytes,
+    cuts: set[int],
+    algorithm: ChecksumAlgorithm,
+    order: random.Random,
+    wrong_at: int | None,
+) -> None:
+    """However an object is cut, and whatever comes first: right bytes pass, a wrong one does not, and nothing is said before the last."""
+    whole = ChecksumHasher(algorithm)
+    whole.update(data)
+    joint = joint_check((whole.checksum(),), len(data))
+    assert joint is not None
+    brought = bytearray(data)
+    if wrong_at is not None:
+        brought[wrong_at % len(data)] ^= 1
+    edges = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
+    stretches = list(pairwise(edges))
+    order.shuffle(stretches)
+
+    for number, (start, stop) in enumerate(stretches):
+        hasher = joint.stretch()
+        hasher.update(brought[start:stop])
+        assert not joint.is_settled
+        joint.add(start, stop, hasher.digest())
+        if number + 1 < len(stretches):
+            joint.add(start, stop, hasher.digest())  # the same bytes, brought once more
+
+    assert joint.is_settled
+    assert joint.is_refuted is (wrong_at is not None)
+
+
+def test_what_only_all_bytes_in_order_show_is_no_joint_check() -> None:
+    """A SHA cannot be joined; a joint check that was given up is settled, and refutes nothing."""
+    sha, crc = ChecksumHasher(ChecksumAlgorithm.SHA256), ChecksumHasher(ChecksumAlgorithm.CRC32C)
+    joint = joint_check((sha.checksum(), crc.checksum()), 5)
+
+    assert joint_check((sha.checksum(),), 5) is None
+    assert joint is not None
+    joint.give_up()
+    joint.add(0, 5, bytes(4))
+    assert joint.is_settled
+    assert not joint.is_refuted

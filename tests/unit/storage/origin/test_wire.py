@@ -94,7 +94,7 @@ def test_range_is_cut_to_the_object(wanted: ByteRange | RangeSpec, content_range
 @pytest.mark.parametrize(
     ("status", "changes", "wanted"),
     [
-        (200, {}, ByteRange(2, 6)),
+        (200, {}, ByteRange(10, 16)),
         (206, {"content-range": "bytes 2-5/10", "content-length": "4"}, None),
         (206, {"content-range": "bytes 3-6/10", "content-length": "4"}, ByteRange(2, 6)),
         (206, {"content-range": "bytes 2-5/10", "content-length": "5"}, ByteRange(2, 6)),
@@ -119,6 +119,13 @@ def test_contradicting_answer_is_refused(
 def test_whole_answer_to_a_range_of_all_is_accepted() -> None:
     """An origin that ignores Range gave what was asked where the range is the whole object."""
     assert check_answer(200, WHOLE, wanted=ByteRange(0, 99)).byte_range == ByteRange(0, 10)
+
+
+def test_whole_answer_to_a_part_holds_that_part() -> None:
+    """RFC 9110 section 14.2: an origin may ignore Range; the answer says which bytes are wanted of it, and that it did."""
+    answer = check_answer(200, WHOLE, wanted=ByteRange(2, 6))
+
+    assert (answer.byte_range, answer.object.size, answer.is_range_ignored) == (ByteRange(2, 6), 10, True)
 
 
 def test_other_etag_means_the_object_changed() -> None:

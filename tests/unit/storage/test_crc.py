@@ -5,7 +5,7 @@ import pytest
 from awscrt import checksums  # type: ignore[import-untyped]  # the package ships no types
 from hypothesis import given, strategies as st
 
-from gateway.s3 import crc
+from storage import crc
 
 CRCS = [
     pytest.param(crc.CRC32, zlib.crc32, id="CRC32"),
