@@ -18,7 +18,7 @@ test: check
 	$(BIN)/python -m pytest -m timing
 
 test-unit: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not slow and not nightly and not timing" tests/unit tests/contracts tests/tidy
+	$(BIN)/python -m pytest -n 2 -m "not slow and not nightly and not timing" tests/unit
 
 test-long: $(STAMP)
 	FOREBAY_TEST_LONG=1 $(BIN)/python -m pytest -n 2 --timeout 3600 -m "not timing"

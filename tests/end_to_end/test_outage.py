@@ -1,6 +1,6 @@
 """An origin that is away for the whole of a write load: everything is acknowledged, and everything arrives when it is back.
 
-About 500 MB by default, 10 GB with FOREBAY_TEST_LONG=1.
+About 250 MB by default, 10 GB with FOREBAY_TEST_LONG=1.
 """
 
 import itertools
@@ -20,9 +20,9 @@ from tests.end_to_end.processes import GatewayProcess, S3Client, gateway
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if IS_LONG else 240)]
 
 BUCKET: Final = "data"
-LARGE: Final = 640 if IS_LONG else 30
+LARGE: Final = 640 if IS_LONG else 15
 LARGE_BYTES: Final = 16 * MIB
-SMALL: Final = 20_000 if IS_LONG else 1_500
+SMALL: Final = 20_000 if IS_LONG else 750
 SMALL_BYTES: Final = 8 * KIB
 TOTAL_BYTES: Final = LARGE * LARGE_BYTES + SMALL * SMALL_BYTES
 CLIENTS: Final = 8

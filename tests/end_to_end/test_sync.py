@@ -1,6 +1,6 @@
 """`aws s3 sync` of a tree of real files into the gateway and back: nothing differs, and a second run moves nothing.
 
-500 files by default, over 5,000 with FOREBAY_TEST_LONG=1.
+300 files by default, over 5,000 with FOREBAY_TEST_LONG=1.
 """
 
 import subprocess
@@ -24,7 +24,7 @@ from tests.end_to_end.processes import (
     user_environment,
 )
 
-FILES: Final = 5200 if IS_LONG else 500
+FILES: Final = 5200 if IS_LONG else 300
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800 if IS_LONG else 300)]
 

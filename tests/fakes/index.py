@@ -61,7 +61,9 @@ class FakeIndex:
     def get(self, family: Family, key: bytes, /) -> bytes | None:
         """Give a row's bytes, None where there is none."""
         self._check_open()
-        return self._tables[family].rows.get(key)
+        # A batch over several families is one: who reads meanwhile sees all of it or nothing.
+        with self._lock:
+            return self._tables[family].rows.get(key)
 
     def scan(
         self, family: Family, start: bytes, stop: bytes | None, limit: int, *, reverse: bool = False

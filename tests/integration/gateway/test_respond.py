@@ -287,15 +287,19 @@ async def test_every_descriptor_is_closed_when_connections_have_ended(
     """The duplicate of each socket goes with its connection."""
     gateway.store.files = file
     gateway.store.put("bucket", "key", BODY[:MIB])
-    before = open_descriptors()
 
-    for _ in range(5):
-        connection = await gateway.connect()
-        await connection.send(gateway.signed("GET", "/bucket/key"))
-        await connection.answer()
-        await connection.close()
-    await until(lambda: not gateway.stats.connections)
-    after = open_descriptors()
+    async def read(times: int) -> int:
+        for _ in range(times):
+            connection = await gateway.connect()
+            await connection.send(gateway.signed("GET", "/bucket/key"))
+            await connection.answer()
+            await connection.close()
+        await until(lambda: not gateway.stats.connections)
+        return open_descriptors()
+
+    # The first connection has libuv open one that it keeps in reserve.
+    before = await read(1)
+    after = await read(5)
 
     assert after <= before
 

@@ -96,6 +96,7 @@ async def test_what_the_origin_lacks_is_listed(
     assert lines[-1].endswith("2 dirty, 1 quarantined, 1 missing, 1 different")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flag", "verdict"), [("--deep", "metadata"), ("--bytes", "bytes")])
 async def test_what_a_listing_does_not_show_is_found_inside(
     gateway: RunningGateway, origin: FakeOrigin, capsys: pytest.CaptureFixture[str], flag: str, verdict: str

@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
@@ -164,6 +165,7 @@ RANGES = st.tuples(st.integers(0, SIZE - 1), st.integers(1, SIZE), st.integers(0
 WHOLES = st.integers(0, SIZE).map(lambda leave_at: (0, SIZE, leave_at))
 
 
+@pytest.mark.slow
 @given(
     reads=st.lists(st.one_of(RANGES, WHOLES, st.just((0, SIZE, SIZE))), min_size=1, max_size=5),
     seed=st.integers(0, 2**32),

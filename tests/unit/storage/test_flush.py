@@ -614,6 +614,7 @@ def test_barrier_is_not_reached_when_an_attempt_may_still_land(bench: Bench) -> 
     assert bench.handle(FlushSucceeded(1)) == [send(2, is_urgent=True, needs_followup_head=True)]
 
 
+@pytest.mark.slow
 def test_barrier_over_many_keys_raises_some_at_a_time_when_they_are_held(bench: Bench) -> None:
     """One event does not stop the loop for a hundred thousand keys: the planner asks to be woken at once for the rest."""
     bench.handle(*[dirty(n, f"k{n}", held_s=30) for n in range(1, 601)])

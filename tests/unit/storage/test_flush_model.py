@@ -9,6 +9,7 @@ confirmed or quarantined, with the newest state at the origin.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -348,3 +349,4 @@ class FlushWorld(RuleBasedStateMachine):
 
 FlushWorld.TestCase.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
 TestFlushWorld = FlushWorld.TestCase
+TestFlushWorld = pytest.mark.slow(TestFlushWorld)

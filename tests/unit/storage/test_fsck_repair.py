@@ -772,6 +772,7 @@ async def test_a_dry_run_changes_nothing_and_says_what_would_be(damage: Damage) 
     assert outcome.recovered == done.recovered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_an_interrupted_repair_is_repeated_and_loses_nothing(damage: Damage) -> None:
     """After a kill, or a power cut, at any call to the disk, the next repair ends where the first one would have."""
@@ -808,6 +809,7 @@ async def test_an_interrupted_repair_is_repeated_and_loses_nothing(damage: Damag
 READS = (Operation.OPEN_READER, Operation.PREAD, Operation.LIST_DIRECTORY)
 
 
+@pytest.mark.slow
 async def test_no_byte_is_dropped_whichever_read_fails_once() -> None:
     """It raises, or it tells of damage: either way the next repair has every change with its bytes."""
     ledger = await loaded()
@@ -920,6 +922,7 @@ async def test_a_report_that_does_not_read_back_stands() -> None:
     assert f"{place}/losses.json, which names what was lost, cannot be read" in outcome.lines()[0]
 
 
+@pytest.mark.slow
 async def test_no_loss_is_forgotten_wherever_the_repair_was_cut_short() -> None:
     """The report is there before the damage is gone: after a kill or a power cut, the next run tells the loss, found or read."""
     damaged = await lose_the_middle()

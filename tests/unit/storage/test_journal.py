@@ -1031,6 +1031,7 @@ def _calls_of_a_run() -> int:
     return run.disk.changing_calls - before
 
 
+@pytest.mark.slow
 def test_scan_when_power_is_cut_at_every_call() -> None:
     """After a power cut at any call every group whose sync returned is read back, and else at most the one under way."""
     torn = 0

@@ -21,6 +21,7 @@ def written(index: FakeIndex | LayeredIndex, rows: list[tuple[bytes, bytes | Non
         index.write([IndexWrite(Family.META, key, value)])
 
 
+@pytest.mark.slow
 @given(
     below=ROWS,
     above=ROWS,

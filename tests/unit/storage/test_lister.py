@@ -333,6 +333,7 @@ NAMES = st.sampled_from(["a", "a/1", "a/2", "a/b/1", "b", "b/1", "b/2", "c/1", "
 CHANGES = st.lists(st.tuples(st.sampled_from(["put", "delete", "flush"]), NAMES), max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     at_origin=st.sets(NAMES),
@@ -377,6 +378,7 @@ def test_whatever_is_flushed_during_a_listing_keys_that_nobody_writes_are_listed
     assert must <= set(names) <= may
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("delimiter", "pages_max"), [("", 102), ("/", 40)])
 def test_a_hundred_thousand_keys_are_paged_when_most_of_them_are_dirty(
     delimiter: str, pages_max: int

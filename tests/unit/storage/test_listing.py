@@ -122,6 +122,7 @@ def elements_of(result: ListResult) -> list[tuple[str, str]]:
     return sorted(names, key=lambda element: element[0].encode())
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     origin_keys=st.sets(KEYS, max_size=25),

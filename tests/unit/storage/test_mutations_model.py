@@ -6,6 +6,7 @@ move carries the token to the new place. So whatever the rows say where bytes ar
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -410,4 +411,5 @@ class MutationMachine(RuleBasedStateMachine):
 
 
 TestMutationMachine = MutationMachine.TestCase
+TestMutationMachine = pytest.mark.slow(TestMutationMachine)
 TestMutationMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

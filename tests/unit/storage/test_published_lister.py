@@ -107,6 +107,7 @@ KEYS = st.sets(
 )
 
 
+@pytest.mark.slow
 @given(
     keys=KEYS,
     live=st.lists(st.sampled_from(["s/1/", "s/2/"]), max_size=2),

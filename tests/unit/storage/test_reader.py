@@ -358,6 +358,7 @@ async def test_reading_an_opened_object_twice_plans_it_twice() -> None:
         assert all(state.pins == 0 for state in running.engine._components.segments.states())
 
 
+@pytest.mark.slow
 async def test_an_object_that_is_opened_and_closed_holds_nothing() -> None:
     """HEAD pins nothing past its end."""
     async with running_engine() as running:

@@ -346,6 +346,7 @@ async def test_make_room_when_readers_let_go(disk: FakeFilesystem) -> None:
         assert await making
 
 
+@pytest.mark.slow
 async def test_run_when_index_or_disk_refuses(disk: FakeFilesystem) -> None:
     """A refusal is waited out: it ends neither reclaim nor the engine."""
     async with opened(disk, segments=8, room=1) as directory, reclaiming(directory):

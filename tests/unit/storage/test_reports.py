@@ -84,6 +84,7 @@ def test_a_page_of_pending_looks_at_few_rows_when_none_is_in_scope(scope: Scope,
     assert most <= 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refused", [0, 3, 1500, 4000])
 @pytest.mark.parametrize("prefix", ["", "k04999", "none"])
 def test_a_page_of_the_quarantine_looks_at_few_rows_when_all_is_pending(refused: int, prefix: str) -> None:
@@ -101,6 +102,7 @@ def test_a_page_of_the_quarantine_looks_at_few_rows_when_all_is_pending(refused:
     assert most <= min(2000, refused)
 
 
+@pytest.mark.slow
 def test_a_status_reads_as_many_refused_changes_as_it_shows() -> None:
     """The oldest of them, and no others."""
     queue = Queue(ROWS, 4000)

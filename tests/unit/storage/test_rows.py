@@ -58,6 +58,7 @@ def test_batch_when_key_is_written_twice(index: FakeIndex) -> None:
     ]
 
 
+@pytest.mark.slow
 @given(
     stored=st.dictionaries(KEYS, st.binary(max_size=2)),
     written=st.dictionaries(KEYS, st.none() | st.binary(max_size=2)),

@@ -130,6 +130,7 @@ KEYS = st.text("ab/\u00fc", min_size=1, max_size=4)
 SETS = st.lists(st.tuples(KEYS, st.integers(0, 3), st.booleans()), max_size=14)
 
 
+@pytest.mark.slow
 @given(
     found=SETS,
     prefix=st.sampled_from(["", "a", "a/", "b"]),

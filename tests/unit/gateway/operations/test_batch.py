@@ -134,6 +134,7 @@ async def test_nothing_is_deleted_when_the_document_is_refused(
     assert gateway.store.data("bucket", "a") == b"x"
 
 
+@pytest.mark.slow
 async def test_a_thousand_long_keys_are_deleted_when_they_come_at_once(gateway: RunningGateway) -> None:
     """B27: a document over 1 MiB is no error; 1001 keys are."""
     client = gateway.client()

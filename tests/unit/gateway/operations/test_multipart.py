@@ -143,6 +143,7 @@ async def test_entity_too_large_when_a_part_says_so_in_its_head(gateway: Running
     assert gateway.store.calls == []
 
 
+@pytest.mark.slow
 async def test_a_file_is_uploaded_when_boto3_splits_it(gateway: RunningGateway) -> None:
     """upload_fileobj, with its threads and parts, gives the object back whole."""
     client = gateway.client()

@@ -649,6 +649,7 @@ def test_no_signature_is_good_for_another_key(key: str, other: str) -> None:
         assert refusal("GET", path, headers).code == "SignatureDoesNotMatch"
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     headers=st.dictionaries(

@@ -128,6 +128,7 @@ MALFORMED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", MALFORMED, ids=range(len(MALFORMED)))
 def test_delete_when_malformed(document: bytes) -> None:
     """Anything that is not of the schema deletes nothing (B29)."""
@@ -165,6 +166,7 @@ def test_complete_when_parts() -> None:
     )
 
 
+@pytest.mark.slow
 def test_complete_when_10000_parts() -> None:
     """The most parts that an upload can have are read, one more is refused."""
     assert len(doc.parse_complete(complete(PART * 10_000))) == 10_000

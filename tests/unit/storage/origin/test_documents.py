@@ -212,6 +212,7 @@ def test_complete_request_is_written() -> None:
     )
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(min_size=1).filter(can_be_named), min_size=1, max_size=5))
 def test_delete_request_survives_the_way(keys: list[str]) -> None:
     """Every key that XML can carry arrives as it is, line ends and markup included."""

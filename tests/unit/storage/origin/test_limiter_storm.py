@@ -8,6 +8,7 @@ def at(rate: float, **others: float) -> Throttling:
     return Throttling(((0.0, rate),), **others)  # type: ignore[arg-type]  # numbers of each kind by name
 
 
+@pytest.mark.slow
 def test_learnt_rate_stays_just_under_what_the_origin_takes() -> None:
     """200 requests/s and a burst of 20: under 3 % is refused after ten seconds, no second is bad, and little is left unused."""
     seen = storm(at(200.0, burst=20.0, latency_s=0.02), 60)
@@ -17,6 +18,7 @@ def test_learnt_rate_stays_just_under_what_the_origin_takes() -> None:
     assert sum(seen.taken) > 0.95 * 60 * 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "burst", "latency_s", "concurrency"),
     [
@@ -50,6 +52,7 @@ def test_cap_under_the_origins_rate_is_never_refused() -> None:
     assert sum(seen.taken) > 0.97 * 30 * 190
 
 
+@pytest.mark.slow
 def test_origin_that_takes_half_is_followed_within_seconds() -> None:
     """Where others use a part of the rate, the limit falls to what is left and finds the whole again later."""
     world = Throttling(((0.0, 200.0), (20.0, 100.0), (60.0, 200.0)), latency_s=0.02)
