@@ -14,24 +14,25 @@ import argparse
 import json
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import boto3
 from botocore.config import Config
 
 from bench.origin import is_content
+from bench.processes import free_port, gateway, process, wait_for
 from gateway.setting_values import parse_size
+from storage.origin.signing import SigningIdentity
 from storage.types import MIB
 
 GOAL = 5.0
-START_S = 60.0
+KEY = SigningIdentity("key", "secretsecretsecret", "us-east-1")
 RECEIVE_BYTES = MIB
 
 
@@ -124,9 +125,9 @@ def _presigned(endpoint: str) -> str:
     client = boto3.client(
         "s3",
         endpoint_url=endpoint,
-        aws_access_key_id="key",
-        aws_secret_access_key="secretsecretsecret",
-        region_name="us-east-1",
+        aws_access_key_id=KEY.access_key,
+        aws_secret_access_key=KEY.secret_key,
+        region_name=KEY.region,
         config=Config(signature_version="s3v4", s3={"addressing_style": "path"}),
     )
     return str(client.generate_presigned_url("get_object", {"Bucket": "data", "Key": "object"}))
@@ -137,69 +138,20 @@ def _presigned(endpoint: str) -> str:
 
 @contextmanager
 def _origin(given: argparse.Namespace) -> Iterator[str]:
-    port = _free_port()
-    command = [
-        "--port",
-        f"{port}",
-        "--size",
-        f"{given.size}",
-        "--rate",
-        given.rate,
-        "--latency",
-        given.latency,
-    ]
-    with _process([sys.executable, "-m", "bench.origin", *command], dict(os.environ)):
-        _wait_for(f"http://127.0.0.1:{port}/-/counters")
+    port = free_port()
+    told = (f"--size={given.size}", f"--rate={given.rate}", f"--latency={given.latency}")
+    with process("bench.origin", f"--port={port}", *told):
+        wait_for(f"http://127.0.0.1:{port}/-/counters")
         yield f"http://127.0.0.1:{port}"
 
 
 @contextmanager
 def _gateway(origin: str, directory: Path, memory: str) -> Iterator[tuple[str, int]]:
-    port = _free_port()
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "FOREBAY_"))
-    }
-    settings = {
-        "FOREBAY_ORIGIN": origin,
-        "FOREBAY_ORIGIN_ACCESS_KEY": "key",
-        "FOREBAY_ORIGIN_SECRET_KEY": "secretsecretsecret",
-        "FOREBAY_ACCESS_KEY": "key",
-        "FOREBAY_SECRET_KEY": "secretsecretsecret",
-        "FOREBAY_CACHE_DIR": str(directory),
-        "FOREBAY_CACHE_SIZE": "4GiB",
-        "FOREBAY_LISTEN": f"127.0.0.1:{port}",
-        "FOREBAY_ACCESS_LOG": "off",
-    }
+    settings = {"FOREBAY_CACHE_SIZE": "4GiB"}
     if memory:
         settings["FOREBAY_READAHEAD_MEMORY"] = memory
-    with _process([sys.executable, "-m", "gateway", "serve"], {**inherited, **settings}) as pid:
-        _wait_for(f"http://127.0.0.1:{port}/-/ready")
-        yield f"http://127.0.0.1:{port}", pid
-
-
-@contextmanager
-def _process(command: list[str], environment: dict[str, str]) -> Iterator[int]:
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-    try:
-        yield process.pid
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait_for(url: str) -> None:
-    deadline_s = time.monotonic() + START_S
-    while time.monotonic() < deadline_s:
-        with suppress(OSError), urllib.request.urlopen(url, timeout=5):
-            return
-        time.sleep(0.05)
-    raise TimeoutError(f"{url} does not answer")
+    with gateway(origin, directory, KEY, **settings) as running:
+        yield running
 
 
 def _counters(origin: str) -> dict[str, int]:

@@ -20,9 +20,7 @@ reads the warm object are processes of their own; two processors do for all four
 import argparse
 import asyncio
 import json
-import os
 import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -38,11 +36,11 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
+from bench.processes import free_port, gateway, process, wait_for
 from storage.origin.signing import EMPTY_SHA256, SigningIdentity, sign_headers
 
 KEY: Final = SigningIdentity("stormkey", "stormsecretstormsecret", "us-east-1")
 WARM: Final = "/data/warm/object"
-START_S: Final = 60.0
 PROBE_EVERY_S: Final = 0.02
 
 
@@ -105,7 +103,7 @@ def _warm(given: argparse.Namespace, through: str) -> bool:
     urllib.request.urlopen(_signed_request(through, WARM)).read()
     for pair in range(given.pairs):
         quiet_s = _probe(given, through)
-        with _process("bench.storm", "--role", "storm", "--through", through, *_told(given, f"pair{pair}")):
+        with process("bench.storm", "--role", "storm", "--through", through, *_told(given, f"pair{pair}")):
             time.sleep(1.0)
             storm_s = _probe(given, through)
         pairs.append((quiet_s, storm_s))
@@ -213,62 +211,18 @@ def _seconds(origin: str) -> list[list[int]]:
 
 @contextmanager
 def _origin(given: argparse.Namespace) -> Iterator[str]:
-    port = _free_port()
+    port = free_port()
     told = [f"--{name}={getattr(given, name)}" for name in ("rate", "burst", "latency", "size")]
-    with _process("bench.throttled_origin", "--port", str(port), *told):
-        _wait_for(f"http://127.0.0.1:{port}/-/seconds")
+    with process("bench.throttled_origin", "--port", str(port), *told):
+        wait_for(f"http://127.0.0.1:{port}/-/seconds")
         yield f"http://127.0.0.1:{port}"
 
 
 @contextmanager
 def _gateway(origin: str, cache_dir: Path, **settings: str) -> Iterator[str]:
-    port = _free_port()
-    settings |= {
-        "FOREBAY_ORIGIN": origin,
-        "FOREBAY_ORIGIN_ACCESS_KEY": "any",
-        "FOREBAY_ORIGIN_SECRET_KEY": "anyanyanyany",
-        "FOREBAY_ACCESS_KEY": KEY.access_key,
-        "FOREBAY_SECRET_KEY": KEY.secret_key,
-        "FOREBAY_CACHE_DIR": str(cache_dir),
-        "FOREBAY_CACHE_SIZE": "1GiB",
-        "FOREBAY_FRESHNESS": "immutable",
-        "FOREBAY_LISTEN": f"127.0.0.1:{port}",
-        "FOREBAY_ACCESS_LOG": "off",
-        "FOREBAY_LOG_LEVEL": "error",
-    }
-    with _process("gateway", "serve", **settings):
-        _wait_for(f"http://127.0.0.1:{port}/-/ready")
-        yield f"http://127.0.0.1:{port}"
-
-
-@contextmanager
-def _process(module: str, *arguments: str, **settings: str) -> Iterator[None]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
-    running = subprocess.Popen([sys.executable, "-m", module, *arguments], env={**inherited, **settings})
-    try:
-        yield
-    finally:
-        running.kill()
-        running.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-def _wait_for(url: str) -> None:
-    deadline_s = time.monotonic() + START_S
-    while True:
-        try:
-            urllib.request.urlopen(url, timeout=1).read()
-        except OSError:
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(0.05)
-        else:
-            return
+    settings |= {"FOREBAY_CACHE_SIZE": "1GiB", "FOREBAY_FRESHNESS": "immutable"}
+    with gateway(origin, cache_dir, KEY, **settings) as (endpoint, _):
+        yield endpoint
 
 
 def _told(given: argparse.Namespace, prefix: str) -> list[str]:

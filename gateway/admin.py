@@ -36,11 +36,11 @@ from aiohttp import web
 
 from gateway.context import OperatorStore, RequestBody, S3Response
 from gateway.explain import PolicyExplanation, explain
-from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
+from gateway.s3.errors import invalid_argument
 from gateway.s3.request import ADMIN_BUCKET, S3Request
 from gateway.settings import Settings
 from gateway.telemetry import CONTENT_TYPE, Exporter
-from gateway.verb_parameters import number, optional, required, truth
+from gateway.verb_parameters import not_allowed, number, optional, optional_number, required, truth
 from gateway.warm_verbs import answer_warm
 from storage.errors import StorageError
 from storage.explained import ObjectReport
@@ -156,7 +156,7 @@ class Admin:
                     self._store.start_barrier(required(request, "bucket"), optional(request, "prefix"))
                 )
             case "GET", "flush", barrier_id:
-                wait_s = min(WAIT_S_MAX, number("wait", optional(request, "wait") or "0"))
+                wait_s = min(WAIT_S_MAX, optional_number(request, "wait"))
                 return _json(await self._store.wait_barrier(number("barrier", barrier_id), wait_s))
             case _, "publish", publish_id:
                 return _json(await self._publish(request, publish_id))
@@ -165,15 +165,15 @@ class Admin:
             case "POST", "retry" | "discard", "":
                 return _json(Changed(await self._settle_quarantined(request, verb)))
             case _:
-                raise _not_allowed(request)
+                raise not_allowed(request)
 
     async def _publish(self, request: S3Request, publish_id: str) -> PublishReport:
         """Begin a publish, or say how far one is."""
         if request.method == "GET" and publish_id:
-            wait_s = min(WAIT_S_MAX, number("wait", optional(request, "wait") or "0"))
+            wait_s = min(WAIT_S_MAX, optional_number(request, "wait"))
             return await self._store.wait_publish(number("publish", publish_id), wait_s)
         if request.method != "POST" or publish_id:
-            raise _not_allowed(request)
+            raise not_allowed(request)
         return await self._store.start_publish(
             required(request, "bucket"),
             required(request, "source"),
@@ -217,7 +217,7 @@ class Admin:
         bucket, prefix = optional(request, "bucket"), optional(request, "prefix")
         if not bucket and (prefix or not is_quarantined):
             raise invalid_argument("bucket", "", "The parameter bucket is missing.")
-        after = number("after", optional(request, "after") or "0")
+        after = optional_number(request, "after")
         return self._store.pending(bucket, prefix, PENDING_MAX, after, is_quarantined=is_quarantined)
 
     def _acknowledged(self, request: S3Request) -> object:
@@ -225,7 +225,7 @@ class Admin:
         if key := optional(request, "key"):
             return self._store.acknowledged_of(ObjectName(bucket, key))
         prefix, after = optional(request, "prefix"), optional(request, "after")
-        is_deep = bool(number("deep", optional(request, "deep") or "0"))
+        is_deep = bool(optional_number(request, "deep"))
         return self._store.acknowledged(bucket, prefix, after, is_deep=is_deep)
 
     def _is_metrics(self, request: S3Request) -> bool:
@@ -283,9 +283,3 @@ def _json(value: object) -> S3Response:
 def _text(status: int, text: str) -> S3Response:
     body = text.encode()
     return S3Response(status, (("content-type", "text/plain; charset=utf-8"),), body, len(body))
-
-
-def _not_allowed(request: S3Request) -> S3Error:
-    return S3Error(
-        ErrorCode.METHOD_NOT_ALLOWED, extra={"Method": request.method, "ResourceType": request.key}
-    )

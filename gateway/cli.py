@@ -9,7 +9,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NoReturn
@@ -18,10 +17,11 @@ from gateway import app, demo, proof_commands
 from gateway.admin import Changed, ExplainedObject, ReloadReport
 from gateway.client import GatewayClient, GatewayError
 from gateway.explain import PolicyExplanation, explain, explanation_lines
-from gateway.fsck_command import FsckRequest, add_fsck_flags, readable, run_fsck
+from gateway.fsck_command import FsckRequest, add_fsck_flags, run_fsck
 from gateway.ledger.entries import LedgerError
 from gateway.object_lines import object_lines
 from gateway.proof_commands import Place
+from gateway.readable import readable, readable_time
 from gateway.s3_endpoint import EndpointError
 from gateway.setting_rows import TABLE
 from gateway.settings import Settings, SettingsError, load
@@ -312,7 +312,7 @@ def scrub_line(report: StatusReport) -> str:
         return "scrub       off"
     done = "no round done yet"
     if report.scrub_done_at_s:
-        done = f"last whole round {datetime.fromtimestamp(report.scrub_done_at_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        done = f"last whole round {readable_time(report.scrub_done_at_s)}"
     total = max(1, report.cache_used_bytes)
     share = min(1.0, report.scrub_round_bytes / total)
     damaged = f"{report.scrub_damaged_clean} clean and {report.scrub_damaged_dirty} dirty blocks damaged"

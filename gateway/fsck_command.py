@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 import msgspec
 
 from gateway.build import RepairRequest, check_directory, repair_directory
+from gateway.readable import readable
 from gateway.settings import Settings
 from storage.clock import SystemClock
 from storage.errors import LockedError
 from storage.layout import LOCK_PATH
-from storage.types import GIB, KIB, MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +121,3 @@ def _show_progress(done: int, total: int) -> None:
 def _end_progress() -> None:
     if sys.stderr.isatty():
         sys.stderr.write("\n")
-
-
-def readable(size_bytes: int) -> str:
-    """Write a size with a unit."""
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:.1f} {name}"
-    return f"{size_bytes} B"

@@ -1,10 +1,9 @@
 """What `forebay explain` says of an object, for people. Pure text."""
 
-from datetime import UTC, datetime
 from typing import Final
 
+from gateway.readable import readable, readable_time
 from storage.explained import ObjectReport
-from storage.types import GIB, KIB, MIB
 
 RANGES_SHOWN_MAX: Final = 5
 
@@ -44,16 +43,16 @@ def _version_lines(report: ObjectReport) -> list[str]:
     if report.origin_version_id:
         ids.append(f"version {report.origin_version_id}")
     lines = [
-        _line("version", f"{', '.join(ids)}, {_date(report.last_modified_s)}"),
+        _line("version", f"{', '.join(ids)}, {readable_time(report.last_modified_s)}"),
         _line("cached", _cached(report)),
     ]
     if report.confirmed_at_s:
         lines.append(_line("confirmed", _moment(report.confirmed_at_s, report.now_s)))
-    until = f", until {_date(report.fresh_until_s)}" if report.fresh_until_s else ""
+    until = f", until {readable_time(report.fresh_until_s)}" if report.fresh_until_s else ""
     fresh = "yes" if report.is_fresh else "no, the origin is asked before it is served"
     lines.append(_line("fresh", f"{fresh}{until}: {report.why_fresh}"))
     if report.covers_until_s:
-        end = "without end" if report.covers_until_s < 0 else f"until {_date(report.covers_until_s)}"
+        end = "without end" if report.covers_until_s < 0 else f"until {readable_time(report.covers_until_s)}"
         lines.append(
             _line("while origin fails", f"served as STALE {end}" if report.state == "clean" else "served")
         )
@@ -61,12 +60,12 @@ def _version_lines(report: ObjectReport) -> list[str]:
 
 
 def _cached(report: ObjectReport) -> str:
-    share = f"{_size(report.cached_bytes)} of {_size(report.size)}"
+    share = f"{readable(report.cached_bytes)} of {readable(report.size)}"
     fetched = ", being fetched" if report.is_being_fetched else ""
     if report.cached_bytes == report.size:
-        return f"all of it, {_size(report.size)}"
+        return f"all of it, {readable(report.size)}"
     if not report.ranges:
-        return f"its metadata only, 0 of {_size(report.size)}{fetched}"
+        return f"its metadata only, 0 of {readable(report.size)}{fetched}"
     shown = ", ".join(f"{start}-{stop - 1}" for start, stop in report.ranges[:RANGES_SHOWN_MAX])
     more = report.range_count - min(RANGES_SHOWN_MAX, len(report.ranges))
     return f"{share}: bytes {shown}{f' and {more} more ranges' if more > 0 else ''}{fetched}"
@@ -76,16 +75,5 @@ def _line(name: str, text: str) -> str:
     return f"{name:<20} {text}"
 
 
-def _size(size_bytes: int) -> str:
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:.1f} {name}"
-    return f"{size_bytes} B"
-
-
 def _moment(at_s: float, now_s: float) -> str:
-    return f"{_date(at_s)}, {max(0.0, now_s - at_s):.0f} s ago"
-
-
-def _date(at_s: float) -> str:
-    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{readable_time(at_s)}, {max(0.0, now_s - at_s):.0f} s ago"

@@ -56,11 +56,11 @@ assert STEP_BYTES % PROBE_EVERY_BYTES == 0, "a step is probed in whole runs"
 
 def with_wait(headers: HeaderPairs, waited_s: float) -> HeaderPairs:
     """Say in x-cache-reason, beside what stands there, for how long the answer was held up in front of the origin."""
-    said = next((value for name, value in headers if name == REASON), "")
-    reason = joined_reasons(said, waited(waited_s))
-    if reason == said:
+    wait = waited(waited_s)
+    if not wait:
         return headers
-    return (*(pair for pair in headers if pair[0] != REASON), (REASON, reason))
+    said = next((value for name, value in headers if name == REASON), "")
+    return (*(pair for pair in headers if pair[0] != REASON), (REASON, joined_reasons(said, wait)))
 
 
 class BrokenBodyError(ConnectionError):

@@ -1,6 +1,6 @@
 """Parameters of the gateway's own verbs, as they stand in the query."""
 
-from gateway.s3.errors import invalid_argument
+from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
 from gateway.s3.request import S3Request
 
 
@@ -30,6 +30,19 @@ def number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 18):
         raise invalid_argument(name, text, f"{name} is not a number.")
     return int(text)
+
+
+def optional_number(request: S3Request, name: str, default: int = 0) -> int:
+    """Give a parameter that is a whole number, `default` where it is missing; errors as `number`."""
+    text = optional(request, name)
+    return number(name, text) if text else default
+
+
+def not_allowed(request: S3Request) -> S3Error:
+    """Say that a path is no verb, or takes another method."""
+    return S3Error(
+        ErrorCode.METHOD_NOT_ALLOWED, extra={"Method": request.method, "ResourceType": request.key}
+    )
 
 
 def truth(request: S3Request, name: str) -> bool:

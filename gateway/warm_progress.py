@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Final
 
-from gateway.fsck_command import readable
+from gateway.readable import readable
 from storage.warm_jobs import WarmKind, WarmPhase, WarmReport, WarmResult
 
 RATE_S: Final = 15.0

@@ -5,9 +5,9 @@ from typing import Final
 import msgspec
 
 from gateway.context import RequestBody
-from gateway.s3.errors import ErrorCode, S3Error, invalid_argument
+from gateway.s3.errors import invalid_argument
 from gateway.s3.request import S3Request
-from gateway.verb_parameters import number, optional, required, truth
+from gateway.verb_parameters import not_allowed, number, optional, optional_number, required, truth
 from storage.types import KEY_BYTES_MAX, MIB
 from storage.warm_jobs import (
     AHEAD_BYTES,
@@ -46,14 +46,12 @@ async def answer_warm(
         case "POST", _:
             return await _feed(warmer, request, number("warm-up", job), body)
         case "GET", _:
-            wait_s = min(wait_s_max, number("wait", optional(request, "wait") or "0"))
+            wait_s = min(wait_s_max, optional_number(request, "wait"))
             return await warmer.wait(number("warm-up", job), wait_s)
         case "DELETE", id_text if id_text:
             return await warmer.cancel(number("warm-up", id_text))
         case _:
-            raise S3Error(
-                ErrorCode.METHOD_NOT_ALLOWED, extra={"Method": request.method, "ResourceType": request.key}
-            )
+            raise not_allowed(request)
 
 
 def _wanted(request: S3Request) -> WarmRequest:
@@ -67,18 +65,13 @@ def _wanted(request: S3Request) -> WarmRequest:
             required(request, "bucket") if kind is WarmKind.PREFIX else "",
             optional(request, "prefix") if kind is WarmKind.PREFIX else "",
             metadata_only=truth(request, "metadata-only"),
-            concurrency=_number(request, "concurrency", CONCURRENCY),
-            ahead_objects=_number(request, "ahead", AHEAD_OBJECTS),
-            ahead_bytes=_number(request, "ahead-bytes", AHEAD_BYTES),
-            idle_s=float(_number(request, "idle", int(IDLE_S))),
+            concurrency=optional_number(request, "concurrency", CONCURRENCY),
+            ahead_objects=optional_number(request, "ahead", AHEAD_OBJECTS),
+            ahead_bytes=optional_number(request, "ahead-bytes", AHEAD_BYTES),
+            idle_s=float(optional_number(request, "idle", int(IDLE_S))),
         )
     except ValueError as error:
         raise invalid_argument("warm", "", f"{error}.") from error
-
-
-def _number(request: S3Request, name: str, default: int) -> int:
-    text = optional(request, name)
-    return number(name, text) if text else default
 
 
 async def _feed(warmer: Warmer, request: S3Request, job_id: int, body: RequestBody) -> WarmFed:

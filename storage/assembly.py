@@ -4,10 +4,10 @@ Nothing is decided and nothing runs here. `engine.py` opens the directory, calls
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from storage.applier import Applier
 from storage.backlog import Backlog
@@ -68,6 +68,8 @@ from storage.uploads_lister import UploadsLister
 from storage.versions import Versions
 from storage.workers import Workers
 from storage.writer import Writer, WriterParts
+
+T = TypeVar("T")
 
 SEGMENT_BYTES_MIN: Final = MIB
 SEGMENT_BYTES_MAX: Final = 256 * MIB
@@ -182,6 +184,16 @@ class Components:
     publisher: Publisher
     scrubber: Scrubber
     hidden_writes: HiddenWrites
+
+
+class Reading(Protocol):
+    """Reads, and begins anew where the directory was re-opened meanwhile; `Engine` says how."""
+
+    async def __call__(
+        self, read: Callable[[Components], Coroutine[object, object, T]], *, needs_index: bool
+    ) -> T:
+        """Give what `read` gives."""
+        ...
 
 
 def assemble(

@@ -16,12 +16,12 @@ import dataclasses
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from storage.account import Account
-from storage.assembly import Components
+from storage.assembly import Components, Reading
 from storage.authority import Authority, ReadPermits
 from storage.clock import Clock
 from storage.effects import Changes, Needs
@@ -78,16 +78,6 @@ T = TypeVar("T")
 Headers = tuple[tuple[str, str], ...]
 _SOURCE_KEY: Final = "x-amz-copy-source-server-side-encryption-customer-"
 _REASONED: Final = ("x-cache-reason", REASON)
-
-
-class Reading(Protocol):
-    """Reads, and begins anew where the directory was re-opened meanwhile; `Engine` says how."""
-
-    async def __call__(
-        self, read: Callable[[Components], Coroutine[object, object, T]], *, needs_index: bool
-    ) -> T:
-        """Give what `read` gives."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

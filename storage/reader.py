@@ -120,7 +120,7 @@ class Reader:
         """Make a reader; `is_foreign` where it asks the origin as another authority than the gateway's own."""
         self._parts = parts
         self._is_foreign = is_foreign
-        self._others: dict[str, Reader] = {}
+        self._others: dict[tuple[str, bool], Reader] = {}
         self._supply = parts.supply
         self._validations: SingleFlight[ObjectName, _Told | None] = SingleFlight()
         self._heads: SingleFlight[ObjectName, _Told | None] = SingleFlight()
@@ -162,21 +162,20 @@ class Reader:
         It is for names that the origin lets that authority read; this is not looked at here. What the origin shows to it is
         kept for all, but served to this reader's own clients only once the origin has shown it to the gateway's authority.
         """
-        known = self._others.get(authority_id)
-        if known is None:
-            parts = replace(self._parts, origin=origin, supply=self._supply.signed_by(origin))
-            known = self._others[authority_id] = Reader(parts, is_foreign=True)
-        return known
+        return self._other(authority_id, origin, is_foreign=True)
 
     def asking_by(self, purpose: str, origin: OriginClient) -> "Reader":
         """Give the reader that asks by another client of the gateway's own, for a purpose: with questions of its own.
 
         So no client of this reader waits for a question of lower priority. It is made once a purpose, and ends with this one.
         """
-        known = self._others.get(f"\x00{purpose}")
+        return self._other(purpose, origin, is_foreign=False)
+
+    def _other(self, whom: str, origin: OriginClient, *, is_foreign: bool) -> "Reader":
+        known = self._others.get((whom, is_foreign))
         if known is None:
             parts = replace(self._parts, origin=origin, supply=self._supply.signed_by(origin))
-            known = self._others[f"\x00{purpose}"] = Reader(parts)
+            known = self._others[whom, is_foreign] = Reader(parts, is_foreign=is_foreign)
         return known
 
     def verdict(self, name: ObjectName, record: ObjectRecord) -> Verdict:

@@ -7,6 +7,7 @@ import copy
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from storage import keys
@@ -201,22 +202,10 @@ class Supply:
         """Begin to bring `span` of a version before its reader is there; see `ahead.PieceSource`."""
         fill = self._new_fill(name, record, span, ())
         if fill is not None:
-            self._fills.start(record.version_id, fill, self._stream_ahead(name, record, fill))
+            on_turn = partial(self._ahead.let_through, fill)
+            asking = self.stream(name, record, span, priority=Priority.READAHEAD, on_turn=on_turn)
+            self._fills.start(record.version_id, fill, asking)
         return fill
-
-    @asynccontextmanager
-    async def _stream_ahead(
-        self, name: ObjectName, record: ObjectRecord, fill: Fill
-    ) -> AsyncIterator[FillAnswer]:
-        asking = self.stream(
-            name,
-            record,
-            fill.span,
-            priority=Priority.READAHEAD,
-            on_turn=lambda: self._ahead.let_through(fill),
-        )
-        async with asking as answer:
-            yield answer
 
     def missing(
         self, name: ObjectName, record: ObjectRecord, span: ByteRange

@@ -10,12 +10,12 @@ and the origin has answered: a client's read of the same bytes would stand in th
 Nothing is read from the disk, and no use is told to the eviction policy: a warm-up is no read.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
-from storage.assembly import Components, EngineSettings, room_bytes_min
+from storage.assembly import Components, EngineSettings, Reading, room_bytes_min
 from storage.blocks import MissingSpan, plan
 from storage.errors import DiskFullError, ObjectChangedError, OriginUnavailableError
 from storage.fills import Fill
@@ -30,8 +30,6 @@ from storage.records import ObjectRecord, ObjectState
 from storage.types import ByteRange, CacheResult, ObjectName, RangeSpec
 from storage.warm_jobs import WarmResult
 
-T = TypeVar("T")
-
 OPENED_MAX: Final = 3
 """So often an object is begun anew that changes while it is brought."""
 
@@ -39,16 +37,6 @@ FILLS_MAX: Final = 1000
 """Fills of one object in a row; each brings at least a block or is the last."""
 
 WARM_UP: Final = "warm-up"
-
-
-class Reading(Protocol):
-    """Reads, and begins anew where the directory was re-opened meanwhile; `Engine` says how."""
-
-    async def __call__(
-        self, read: Callable[[Components], Coroutine[object, object, T]], *, needs_index: bool
-    ) -> T:
-        """Give what `read` gives."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

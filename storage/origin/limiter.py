@@ -398,7 +398,11 @@ class Gate:
         waits: dict[str, float] = {}
         for priority, line in self._classes.items():
             tag = max(line.finish_tag, self._virtual)
-            if not line.waiting or tag >= best_tag or not self._has_slot(priority, self._in_flight, None):
+            if (
+                not line.waiting
+                or tag >= best_tag
+                or not _has_slot(priority, self._in_flight, self._settings.concurrency_max)
+            ):
                 continue
             head, wait_s = self._head(now_s, priority, line, waits)
             if head is not None:
@@ -416,7 +420,7 @@ class Gate:
         for demand_at in self._heads(line):
             demand = demand_at[2]
             site = self._sites[demand.bucket]
-            if not self._has_slot(priority, site.in_flight, site):
+            if not _has_slot(priority, site.in_flight, site.concurrency.limit):
                 continue
             if demand.bucket not in waits:
                 waits[demand.bucket] = site.wait_s(now_s)
@@ -432,12 +436,6 @@ class Gate:
             head = line.waiting.head(bucket)
             if head is not None:
                 yield head
-
-    def _has_slot(self, priority: Priority, in_flight: int, site: _Site | None) -> bool:
-        limit = self._settings.concurrency_max if site is None else site.concurrency.limit
-        if priority is not Priority.FOREGROUND:
-            limit -= limit // 4
-        return in_flight < limit
 
     def _budget_wait_s(self, now_s: float, budget: Budget) -> float:
         wait_s = 0.0
@@ -464,6 +462,12 @@ class Gate:
                 requests.charge(now_s, 1.0)
             if moved is not None:
                 moved.charge(now_s, demand.bytes_hint)
+
+
+def _has_slot(priority: Priority, in_flight: int, limit: int) -> bool:
+    if priority is not Priority.FOREGROUND:
+        limit -= limit // 4
+    return in_flight < limit
 
 
 def _away(site: _Site, now_s: float) -> OriginAwayError:

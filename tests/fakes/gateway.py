@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import hashlib
 import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -18,6 +19,7 @@ from gateway.access_log import AccessEntry, AccessLog
 from gateway.admin import Admin
 from gateway.body import Intake, MemoryBudget
 from gateway.build import OwnStores
+from gateway.cli import execute
 from gateway.grants import NOTHING, Access
 from gateway.late_answer import BLANKS_EVERY_S
 from gateway.s3.auth import Credential, CredentialsInForce
@@ -32,6 +34,7 @@ from tests.fakes.engine import FakeStore
 
 ACCESS_KEY = "forebay-access"
 SECRET_KEY = "forebay-secret"
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 PLAIN_KEY = "forebay-plain"
 EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
@@ -232,14 +235,21 @@ async def running_gateway(
         workers.close()
 
 
-async def ask(
-    gateway: RunningGateway, method: str, target: str, headers: dict[str, str], access_key: str
+async def ask(  # all that a request is
+    gateway: RunningGateway,
+    method: str,
+    target: str,
+    headers: Mapping[str, str] = NO_HEADERS,
+    access_key: str = ACCESS_KEY,
+    *,
+    body: bytes = b"",
 ) -> Answer:
-    """Send one request without a body on a connection of its own, unsigned for no key."""
+    """Send one request on a connection of its own, unsigned and without a body for no key."""
     connection = await gateway.connect()
-    sent = {**headers, "content-length": "0"}
+    sent = {**headers, "content-length": f"{len(body)}"}
     if access_key:
-        await connection.send(gateway.signed(method, target, sent, access_key=access_key))
+        digest = hashlib.sha256(body).hexdigest() if body else "UNSIGNED-PAYLOAD"
+        await connection.send(gateway.signed(method, target, sent, digest, access_key=access_key) + body)
     else:
         lines = "".join(f"{name}: {value}\r\n" for name, value in {"host": gateway.host, **sent}.items())
         await connection.send(f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode())
@@ -247,3 +257,13 @@ async def ask(
     gateway.connections.remove(connection)
     await connection.close()
     return answer
+
+
+async def execute_at(gateway: RunningGateway, *arguments: str) -> int:
+    """Run a command against the gateway, as its admin."""
+    environment = {
+        "FOREBAY_ACCESS_KEY": ACCESS_KEY,
+        "FOREBAY_SECRET_KEY": SECRET_KEY,
+        "FOREBAY_ENDPOINT": f"http://{gateway.host}",
+    }
+    return await in_thread(execute, arguments, environment)

@@ -14,30 +14,12 @@ from tests.fakes.filesystem import FakeFilesystem, Operation
 from tests.fakes.origin_faults import Fault
 from tests.fakes.rotting import location_of, rot
 from tests.fakes.running_engine import BUCKET, RunningEngine, running_engine, until
+from tests.fakes.set_clock import SetClock
 
 BYTES_PER_S = 64 * MIB
 
 
-class StepClock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic_s(self) -> float:
-        """Read it."""
-        return self.now_s
-
-    def wall_s(self) -> float:
-        """Read it."""
-        return self.now_s
-
-    async def sleep(self, wait_s: float) -> None:
-        """Move on."""
-        self.now_s += wait_s
-
-
-def scrubber_of(running: RunningEngine, clock: StepClock) -> Scrubber:
+def scrubber_of(running: RunningEngine, clock: SetClock) -> Scrubber:
     """Make a scrub of its own over a running engine."""
     components, parts = running.engine._components, running.engine._parts
     return Scrubber(
@@ -55,7 +37,7 @@ def scrubber_of(running: RunningEngine, clock: StepClock) -> Scrubber:
     )
 
 
-async def whole_round(running: RunningEngine, clock: StepClock, scrubber: Scrubber) -> None:
+async def whole_round(running: RunningEngine, clock: SetClock, scrubber: Scrubber) -> None:
     """Take turns until a round is done."""
     rounds = running.engine.stats.scrub_rounds
     clock.now_s += 600.0
@@ -77,7 +59,7 @@ async def sealed(running: RunningEngine) -> None:
 
 async def test_a_round_reads_all_and_finds_nothing_when_all_is_well() -> None:
     """Dirty and clean bytes in sealed segments are read once a round, and nothing is marked or dropped."""
-    clock = StepClock()
+    clock = SetClock()
     async with running_engine() as running:
         running.origin.faults.add(Fault(operation="PutObject", times=-1, status=503, code="SlowDown"))
         running.origin.store.put(BUCKET, "clean", b"c" * MIB)
@@ -100,7 +82,7 @@ async def test_a_round_reads_all_and_finds_nothing_when_all_is_well() -> None:
 
 async def test_rotten_clean_bytes_are_dropped_and_never_served() -> None:
     """Though this process wrote them and would serve them unread, the next read is a miss with the right bytes."""
-    clock = StepClock()
+    clock = SetClock()
     async with running_engine() as running:
         body = bytes(range(256)) * 4096
         running.origin.store.put(BUCKET, "clean", body)
@@ -119,7 +101,7 @@ async def test_rotten_dirty_bytes_raise_an_alarm_once_and_are_neither_served_nor
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The object is named, with what the origin says of it; reads fail, and the origin never gets the bytes."""
-    clock = StepClock()
+    clock = SetClock()
     async with running_engine() as running:
         running.origin.faults.add(Fault(operation="PutObject", times=-1, status=503, code="SlowDown"))
         await running.put("dirty", b"d" * MIB)
@@ -145,7 +127,7 @@ async def test_rotten_dirty_bytes_raise_an_alarm_once_and_are_neither_served_nor
 
 async def test_the_alarm_says_so_when_the_origin_has_the_same_bytes(caplog: pytest.LogCaptureFixture) -> None:
     """The flush arrived and its confirmation did not: nothing is lost."""
-    clock = StepClock()
+    clock = SetClock()
     async with running_engine() as running:
         running.origin.faults.add(Fault(operation="PutObject", times=-1, status=503, code="SlowDown"))
         await running.put("dirty", b"d" * MIB)
@@ -160,7 +142,7 @@ async def test_the_alarm_says_so_when_the_origin_has_the_same_bytes(caplog: pyte
 
 async def test_a_missing_segment_is_found_by_the_scrub() -> None:
     """Its clean bytes are dropped, before anybody asks for them."""
-    clock = StepClock()
+    clock = SetClock()
     async with running_engine() as before:
         before.origin.store.put(BUCKET, "clean", b"c" * MIB)
         await before.get("clean")
@@ -176,7 +158,7 @@ async def test_a_missing_segment_is_found_by_the_scrub() -> None:
 
 async def test_a_segment_that_takes_in_bytes_is_left_alone() -> None:
     """It is read once it is sealed."""
-    clock = StepClock()
+    clock = SetClock()
     async with running_engine() as running:
         running.origin.store.put(BUCKET, "clean", b"c" * MIB)
         await running.get("clean")
@@ -190,7 +172,7 @@ async def test_a_segment_that_takes_in_bytes_is_left_alone() -> None:
 
 async def test_a_block_that_reads_right_the_second_time_is_not_damaged() -> None:
     """A read that failed once says nothing of the bytes."""
-    clock = StepClock()
+    clock = SetClock()
     async with running_engine() as running:
         running.origin.store.put(BUCKET, "clean", b"c" * MIB)
         await running.get("clean")
@@ -206,7 +188,7 @@ async def test_a_block_that_reads_right_the_second_time_is_not_damaged() -> None
 
 async def test_turns_keep_to_the_pace() -> None:
     """In one second of turns no more is read than the setting says, and a block."""
-    clock = StepClock()
+    clock = SetClock()
     async with running_engine() as running:
         for number in range(4):
             running.origin.store.put(BUCKET, f"clean-{number}", bytes(3 * MIB))
@@ -224,7 +206,7 @@ async def test_turns_keep_to_the_pace() -> None:
 
 async def test_a_row_that_means_nothing_ends_the_round_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
     """It is told of once; the engine begins the index anew, and the scrub goes on over that."""
-    clock = StepClock()
+    clock = SetClock()
     async with running_engine() as running:
         rotten = IndexWrite(Family.RESIDENTS, keys.resident_key(7, 0), b"\xc1")
         running.engine._recovered.index.write([rotten])

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from gateway import app
 from gateway.cli import execute, pending_line, status_lines
-from gateway.fsck_command import readable
+from gateway.readable import readable
 from gateway.settings import SettingsError
 from storage.requests import BarrierReport, PendingLine, PointerLine
 from storage.types import MIB
 from tests.fakes.engine import FakeStore
-from tests.fakes.gateway import ACCESS_KEY, SECRET_KEY, RunningGateway, in_thread, pause
+from tests.fakes.gateway import ACCESS_KEY, RunningGateway, execute_at, in_thread, pause
 
 LINE = PendingLine(
     sequence=9,
@@ -27,16 +27,6 @@ LINE = PendingLine(
     state="quarantined",
     reason="403 AccessDenied",
 )
-
-
-async def execute_at(gateway: RunningGateway, *arguments: str) -> int:
-    """Run a command against the gateway, as its admin."""
-    environment = {
-        "FOREBAY_ACCESS_KEY": ACCESS_KEY,
-        "FOREBAY_SECRET_KEY": SECRET_KEY,
-        "FOREBAY_ENDPOINT": f"http://{gateway.host}",
-    }
-    return await in_thread(execute, arguments, environment)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import execute
-from gateway.fsck_command import FsckRequest, readable
+from gateway.fsck_command import FsckRequest
+from gateway.readable import readable
 from storage.filesystem import PosixFilesystem
 from storage.index_aside import RocksRepairHome
 from storage.recovery import RecoveryParts, recover

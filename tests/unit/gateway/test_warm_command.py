@@ -1,6 +1,5 @@
 """`forebay warm` against a gateway over HTTP: lists, progress, exit statuses; and the verbs as any client may send them."""
 
-import hashlib
 import io
 import os
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.cli import _place, execute
+from gateway.cli import _place
 from gateway.settings import SettingsError
 from gateway.warm_command import read_entries
 from storage.errors import OriginRefusedError
@@ -24,27 +23,8 @@ from storage.warm_jobs import (
     WarmResult,
 )
 from storage.warm_source import Brought
-from tests.fakes.gateway import ACCESS_KEY, SECRET_KEY, Answer, RunningGateway, in_thread, until
+from tests.fakes.gateway import RunningGateway, ask, execute_at, until
 from tests.fakes.scripted_body import Gate
-
-
-async def execute_at(gateway: RunningGateway, *arguments: str) -> int:
-    """Run a command against the gateway, as its admin."""
-    environment = {
-        "FOREBAY_ACCESS_KEY": ACCESS_KEY,
-        "FOREBAY_SECRET_KEY": SECRET_KEY,
-        "FOREBAY_ENDPOINT": f"http://{gateway.host}",
-    }
-    return await in_thread(execute, arguments, environment)
-
-
-async def ask(gateway: RunningGateway, method: str, target: str, body: bytes = b"") -> Answer:
-    """Send one signed request."""
-    connection = await gateway.connect()
-    digest = hashlib.sha256(body).hexdigest()
-    head = gateway.signed(method, target, {"content-length": str(len(body))}, digest)
-    await connection.send(head + body)
-    return await connection.answer()
 
 
 def stock(gateway: RunningGateway, count: int = 3) -> None:
@@ -261,9 +241,9 @@ async def test_a_list_is_given_by_verbs(gateway: RunningGateway) -> None:
         [{"bucket": "bucket", "key": "data/k0"}, {"bucket": "bucket", "key": "data/k1"}]
     )
 
-    first = await ask(gateway, "POST", f"/-/warm/{job.job_id}?at=0&last=0", piece)
-    again = await ask(gateway, "POST", f"/-/warm/{job.job_id}?at=0&last=0", piece)
-    early = await ask(gateway, "POST", f"/-/warm/{job.job_id}?at=5&last=0", piece)
+    first = await ask(gateway, "POST", f"/-/warm/{job.job_id}?at=0&last=0", body=piece)
+    again = await ask(gateway, "POST", f"/-/warm/{job.job_id}?at=0&last=0", body=piece)
+    early = await ask(gateway, "POST", f"/-/warm/{job.job_id}?at=5&last=0", body=piece)
     last = await ask(gateway, "POST", f"/-/warm/{job.job_id}?at=2&last=1")
     ended = await ask(gateway, "GET", f"/-/warm/{job.job_id}?wait=10")
 
@@ -286,7 +266,7 @@ async def test_an_order_begins_with_the_bounds_that_were_asked_for(gateway: Runn
     await ask(gateway, "POST", "/-/warm?mode=order&ahead=2&ahead-bytes=100000&idle=60")
     piece = msgspec.json.encode([WarmEntry("bucket", f"data/k{n}") for n in range(9)])
 
-    await ask(gateway, "POST", "/-/warm/1?at=0&last=1", piece)
+    await ask(gateway, "POST", "/-/warm/1?at=0&last=1", body=piece)
     await until(lambda: len(gateway.store.warm.wanted) == 2)
     gateway.store.warmer.note_read(ObjectName("bucket", "data/k0"))
     await until(lambda: len(gateway.store.warm.wanted) == 3)
@@ -322,4 +302,4 @@ async def test_a_verb_that_is_wrong_is_refused(
     """Before anything is done."""
     await ask(gateway, "POST", "/-/warm?mode=list")
 
-    assert (await ask(gateway, method, target, body)).status == status
+    assert (await ask(gateway, method, target, body=body)).status == status

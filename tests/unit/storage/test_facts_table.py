@@ -10,21 +10,8 @@ from storage.facts_table import REFRESH_RETRY_S, REFRESH_S, FactsTable
 from storage.records import FORMAT, BucketFacts, FactsLearnt, Mutation
 from storage.rows import Effects
 from storage.state import State
+from tests.fakes.set_clock import SetClock
 from tests.fakes.writing import pause, until
-
-
-class SetClock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
-
-    async def sleep(self, wait_s: float) -> None:
-        self.now_s += wait_s
 
 
 class Source:

@@ -5,30 +5,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from storage import listed_pages
-from storage.clock import SystemClock
 from storage.generations import Generations
 from storage.listed_pages import ListedPages
 from storage.origin.documents import ListedObject, ListPage
 from storage.policy import Policy, PolicyTable
 from storage.types import ObjectName
+from tests.fakes.set_clock import SetClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-class SetClock(SystemClock):
-    """Clocks that stand until they are set."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic_s(self) -> float:
-        """Give the time that is set."""
-        return self.now_s
-
-    def wall_s(self) -> float:
-        """Give the same."""
-        return self.now_s
 
 
 class CountedOrigin:
