@@ -376,7 +376,7 @@ class World:
         try:
             opened = await engine.open_object(name, metadata_only=True)
         except NoSuchKeyError:
-            return None if self.origin.is_away(name.bucket) else DELETED
+            return DELETED
         except StorageError:
             return None
         await opened.close()
