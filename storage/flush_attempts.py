@@ -224,7 +224,8 @@ class Attempts:
     async def _head_result(self, entry: DirtyEntry, check: CheckByHead) -> HeadResult:
         name = ObjectName(entry.bucket, entry.key)
         try:
-            found = await self._parts.origin.head_object(name, priority=Priority.VALIDATION)
+            # The planner asks again, later and later; retries of each question would multiply.
+            found = await self._parts.origin.head_object(name, priority=Priority.VALIDATION, is_retried=False)
         except NoSuchKeyError:
             found = None
         except StorageError:

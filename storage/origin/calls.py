@@ -61,6 +61,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         operation: S3's name of it; a metrics label.
         is_read: It changes nothing, so that it may be retried.
+        is_retried: A read is retried here; False for whoever asks again itself, which would multiply.
         is_idempotent: Sent twice it leaves what it leaves sent once, so that a dead connection may be replaced.
         bytes_hint: Body bytes that it will move, for the byte budget.
         on_turn: Called when the limiter lets an attempt through.
@@ -77,6 +78,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     body: bytes | OutgoingBody = b""
     priority: Priority = Priority.FOREGROUND
     is_read: bool = True
+    is_retried: bool = True
     is_idempotent: bool = True
     bytes_hint: int = 0
     within_s: float | None = None
@@ -406,7 +408,8 @@ class Caller:
         is_remedied = self._remedy(call, history, failure)
         if is_remedied and call.has_repeatable_body:
             return 0.0
-        if not call.is_read or call.within_s is not None or not isinstance(failure, OriginUnavailableError):
+        may_retry = call.is_read and call.is_retried and call.within_s is None
+        if not may_retry or not isinstance(failure, OriginUnavailableError):
             return None
         if isinstance(failure, OriginAwayError):
             return None  # nothing was asked: who can do without should hear of it now

@@ -200,6 +200,7 @@ class OriginClient(MultipartClient):
         if_none_match: str = "",
         priority: Priority = Priority.FOREGROUND,
         is_covered: bool = False,
+        is_retried: bool = True,
     ) -> OriginObject | None:
         """Describe an object or one version of it; None where `if_none_match` names its current version.
 
@@ -207,7 +208,7 @@ class OriginClient(MultipartClient):
         bucket: a HEAD seldom says which, so a GET of the first byte follows (`storage/origin/presence.py`).
 
         `is_covered` says that the caller can do without: no retry then, and OriginUnavailableError (Timeout) after
-        COVERED_ANSWER_S, the waits for admission and credentials included.
+        COVERED_ANSWER_S, the waits for admission and credentials included. `is_retried` as for `Call`.
         """
         headers = (*condition_headers("", if_none_match), _CHECKSUM_MODE)
         call = Call(
@@ -218,6 +219,7 @@ class OriginClient(MultipartClient):
             query=_version_query(name),
             headers=headers,
             priority=priority,
+            is_retried=is_retried,
             within_s=COVERED_ANSWER_S if is_covered else None,
         )
 
