@@ -224,10 +224,8 @@ class Attempts:
     async def _head_result(self, entry: DirtyEntry, check: CheckByHead) -> HeadResult:
         name = ObjectName(entry.bucket, entry.key)
         try:
-            # What is decided here is not asked again, so a bucket that was there some seconds ago is not enough.
-            found = await self._parts.origin.head_object(
-                name, priority=Priority.VALIDATION, is_bucket_fresh=True
-            )
+            # The planner asks again, later and later; retries of each question would multiply.
+            found = await self._parts.origin.head_object(name, priority=Priority.VALIDATION, is_retried=False)
         except NoSuchKeyError:
             found = None
         except StorageError:

@@ -6,7 +6,8 @@
         again ──> OriginUploadEnded through the door
 
 Between the two mutations the journal knows the upload, so that a start ends what the process before has left. An upload whose
-opening was sent and not answered is known to nobody; it has no part, and stays for the bucket's lifecycle rules.
+opening was sent and not answered, or not journaled before a kill, is known to nobody; it has no part, and stays for the bucket's
+lifecycle rules.
 
 A part that is sent while its upload is aborted may stay, and be paid for (AWS API_AbortMultipartUpload). So an abort waits for the
 parts under way; and where one of them had no answer, or may be of the process before, it is repeated once such a request

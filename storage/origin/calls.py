@@ -38,7 +38,7 @@ from storage.origin.counters import OriginCounters
 from storage.origin.credentials import Credentials, CredentialSource
 from storage.origin.documents import DOCUMENT_BYTES_MAX, ERROR_BYTES_MAX
 from storage.origin.endpoint import Address, OriginSettings, Regions, address
-from storage.origin.failures import failure_in_success, failure_of, told_region
+from storage.origin.failures import failure_in_success, failure_of, names_reason, told_region
 from storage.origin.limiter import Budget, Feedback
 from storage.origin.retry import CREDENTIAL_CODES, THROTTLE_CODES, Outcome, RetryBudgets, classify, delay_s
 from storage.origin.signing import EMPTY_SHA256, UNSIGNED_PAYLOAD, SigningIdentity, sign_headers
@@ -61,6 +61,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         operation: S3's name of it; a metrics label.
         is_read: It changes nothing, so that it may be retried.
+        is_retried: A read is retried here; False for whoever asks again itself, which would multiply.
         is_idempotent: Sent twice it leaves what it leaves sent once, so that a dead connection may be replaced.
         bytes_hint: Body bytes that it will move, for the byte budget.
         on_turn: Called when the limiter lets an attempt through.
@@ -77,6 +78,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     body: bytes | OutgoingBody = b""
     priority: Priority = Priority.FOREGROUND
     is_read: bool = True
+    is_retried: bool = True
     is_idempotent: bool = True
     bytes_hint: int = 0
     within_s: float | None = None
@@ -191,6 +193,11 @@ class History:
     def has_document(self) -> bool:
         """Whether the last answer was an error that says in a document what it is."""
         return self.answer is not None and bool(self.answer.body)
+
+    @property
+    def lacks_reason(self) -> bool:
+        """Whether the last answer was an error that, being a 404, does not say what is not there."""
+        return self.answer is not None and not names_reason(dict(self.answer.headers), self.answer.body)
 
     def first(self, remedy: str) -> bool:
         """Take a remedy if it was not taken before."""
@@ -364,7 +371,10 @@ class Caller:
         try:
             body = await exchange.read_all(ERROR_BYTES_MAX)
         except OriginUnavailableError:
-            body = b""  # the status is an answer without its document, too
+            if exchange.status == 404 and call.is_read:
+                exchange.close()
+                raise  # what there is not, the key or its bucket, stood in what was lost
+            body = b""  # any other status is an answer without its document, too
         exchange.close()
         self.counters.bytes_in += exchange.bytes_received
         history.answer = ErrorAnswer(exchange.status, tuple((n.lower(), v) for n, v in headers.items()), body)
@@ -398,7 +408,8 @@ class Caller:
         is_remedied = self._remedy(call, history, failure)
         if is_remedied and call.has_repeatable_body:
             return 0.0
-        if not call.is_read or call.within_s is not None or not isinstance(failure, OriginUnavailableError):
+        may_retry = call.is_read and call.is_retried and call.within_s is None
+        if not may_retry or not isinstance(failure, OriginUnavailableError):
             return None
         if isinstance(failure, OriginAwayError):
             return None  # nothing was asked: who can do without should hear of it now

@@ -54,12 +54,13 @@ from storage.origin.documents import (
 )
 from storage.origin.endpoint import OriginSettings, Regions
 from storage.origin.multipart import MultipartClient
-from storage.origin.presence import BucketPresence
+from storage.origin.presence import Presence
 from storage.origin.relayed import passed_headers
 from storage.origin.retry import CREDENTIAL_CODES
 from storage.origin.wire import (
     OriginObject,
     OutgoingBody,
+    bad_answer,
     check_answer,
     condition_headers,
     copy_source,
@@ -74,6 +75,9 @@ log = logging.getLogger(__name__)
 
 SINGLE_DELETES_MAX: Final = 16
 """Deletes in flight of one batch where the origin knows no batches."""
+
+HEADS_MAX: Final = 2
+"""So often an object is asked for by HEAD where the first says that it is not there and a GET that it is."""
 
 COVERED_ANSWER_S: Final = 5.0
 """Longest wait for a description where a version that is cached already can be served without it."""
@@ -96,7 +100,7 @@ class OriginClient(MultipartClient):
         rng: random.Random,
     ) -> None:
         super().__init__(Caller(settings, limiter=limiter, credentials=credentials, clock=clock, rng=rng))
-        self._presence = BucketPresence(self._caller, clock)
+        self._presence = Presence(self._caller, clock)
         self._knows_batches = True
 
     async def __aenter__(self) -> Self:
@@ -177,8 +181,8 @@ class OriginClient(MultipartClient):
         try:
             answer = await self._caller.run(call, opened, history)
         except NoSuchKeyError:
-            if not history.has_document:
-                await self._presence.check(name.bucket, priority, within_s=None, is_fresh=False)
+            if history.lacks_reason:
+                await self._presence.check_bucket(name.bucket, priority, within_s=None)
             raise
         except OriginRefusedError as error:
             if error.status == 412 and if_match:
@@ -196,15 +200,15 @@ class OriginClient(MultipartClient):
         if_none_match: str = "",
         priority: Priority = Priority.FOREGROUND,
         is_covered: bool = False,
-        is_bucket_fresh: bool = False,
+        is_retried: bool = True,
     ) -> OriginObject | None:
         """Describe an object or one version of it; None where `if_none_match` names its current version.
 
-        A 404 is NoSuchKeyError only where the bucket is there, and NoSuchBucketError where it is not: a HEAD does not say which, so
-        the bucket is asked for, if it was not seen in the last seconds (`presence.SEEN_S`), or, with `is_bucket_fresh`, whenever.
+        A 404 is NoSuchKeyError only where the origin says that it is the key, and NoSuchBucketError where it says that it is the
+        bucket: a HEAD seldom says which, so a GET of the first byte follows (`storage/origin/presence.py`).
 
         `is_covered` says that the caller can do without: no retry then, and OriginUnavailableError (Timeout) after
-        COVERED_ANSWER_S, the waits for admission and credentials included.
+        COVERED_ANSWER_S, the waits for admission and credentials included. `is_retried` as for `Call`.
         """
         headers = (*condition_headers("", if_none_match), _CHECKSUM_MODE)
         call = Call(
@@ -215,6 +219,7 @@ class OriginClient(MultipartClient):
             query=_version_query(name),
             headers=headers,
             priority=priority,
+            is_retried=is_retried,
             within_s=COVERED_ANSWER_S if is_covered else None,
         )
 
@@ -226,13 +231,15 @@ class OriginClient(MultipartClient):
             _check_version(name, found)
             return found
 
-        try:
-            return await self._caller.run(call, described)
-        except NoSuchKeyError:
-            await self._presence.check(
-                name.bucket, priority, within_s=call.within_s, is_fresh=is_bucket_fresh
-            )
-            raise
+        for _ in range(1 if is_covered else HEADS_MAX):
+            history = History()
+            try:
+                return await self._caller.run(call, described, history)
+            except NoSuchKeyError:
+                if not history.lacks_reason:
+                    raise
+            await self._presence.explain(self._caller, call)
+        raise bad_answer(f"HEAD does not find what GET does: {name}")
 
     async def head_part(self, name: ObjectName, number: int, *, if_match: str) -> PartSpan:
         """Say which bytes of a version one part of its upload is (AWS API_HeadObject, partNumber).

@@ -23,6 +23,9 @@ from storage.origin.wire import bad_answer, kept_text, retry_after_s
 
 _MARKER_HEADERS: Final = ("x-amz-delete-marker", "x-amz-version-id", "last-modified")
 
+REASON_HEADER: Final = "x-minio-error-code"
+"""Where MinIO names the code of an error without a document (its `writeErrorResponseHeadersOnly`)."""
+
 _CODE_BY_STATUS: Final = {
     301: "PermanentRedirect",
     307: "TemporaryRedirect",
@@ -53,15 +56,22 @@ def failure_of(
 ) -> StorageError:
     """Make the exception for an error answer, with what the answer's headers tell the client.
 
-    A HEAD's 404 has no document: it is taken for the version where the request named one, for the key where it named
-    that, else for the bucket.
+    A HEAD's 404 has no document: where no header names its reason, it is taken for the version where the request named one,
+    for the key where it named that, else for the bucket.
     """
-    document = parse_error(body) or ErrorDocument("")
+    document = parse_error(body) or _document_of(status, headers, body)
     failure = _missing(status, document, body, has_key=has_key, has_version=has_version)
     if failure is None:
         failure = failure_named(status, document, headers, body, is_read=is_read)
     failure.told = told_of_versions(headers)
     return failure
+
+
+def names_reason(headers: Mapping[str, str], body: bytes) -> bool:
+    """Whether a 404 that `failure_of` takes for a key says itself that it is one: by document or header, or by a delete marker."""
+    if body or told_of_versions(headers):
+        return True
+    return failure_by_code(_document_of(404, headers, body)) is not None
 
 
 def told_of_versions(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -125,6 +135,11 @@ def told_region(headers: Mapping[str, str], body: bytes) -> str:
         document = parse_error(body)
         region = "" if document is None else document.region
     return region if is_region(region) else ""
+
+
+def _document_of(status: int, headers: Mapping[str, str], body: bytes) -> ErrorDocument:
+    """Give what headers say in the place of a document: the reason of a 404, and nothing of any other answer."""
+    return ErrorDocument(headers.get(REASON_HEADER, "") if status == 404 and not body else "")
 
 
 def _missing(

@@ -176,6 +176,22 @@ async def test_another_writers_object_stays_when_it_came_after_ours() -> None:
         assert (await running.get("k")).data == b"theirs"
 
 
+async def test_check_that_fails_is_one_request_however_often_it_is_made() -> None:
+    """The planner asks again later and later; a read that was retried as well would ask four times each time."""
+    async with running_engine(flush=QUICK) as running:
+        running.origin.faults.add(
+            Fault(operation="PutObject", status=500, is_processed=True),
+            Fault(operation="HeadObject", times=5, status=500),
+        )
+
+        await running.put("k", b"body")
+        await flushed(running)
+
+        story = running.engine._components.planner.story(NAME)
+        assert len([line for line in story if "HEAD: failed" in line]) == 5
+        assert at_origin(running) == b"body"
+
+
 async def test_error_inside_a_200_of_a_complete_is_a_failure() -> None:
     """A Complete that answers 200 with an error document, after blanks, is tried again; nothing is lost (B58)."""
     async with running_engine(flush=QUICK) as running:

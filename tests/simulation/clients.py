@@ -10,7 +10,7 @@ from storage.requests import CompletedPart, DeleteLine, PutRequest, UploadReques
 from storage.types import ObjectName, WriteMode
 from tests.fakes.running_engine import BytesContent
 from tests.simulation.ledger import Outcome, Write
-from tests.simulation.origin import DELETED, OP
+from tests.simulation.origin import OP
 
 if TYPE_CHECKING:
     from storage.engine import Engine
@@ -165,8 +165,6 @@ class Clients:
         began = self._world.loop.turns
         state = await self._world.read(name)
         if state is None or self._world.engine is not engine:
-            return
-        if state == DELETED and self._world.origin.is_away(name.bucket):
             return
         allowed = self._world.ledger.allowed(name, began)
         if state not in allowed:

@@ -57,9 +57,14 @@ class Invariants:
         self.check_rows()
 
     def _watch_uploads(self) -> None:
-        """Note each upload of ours at the origin that the journal knows."""
+        """Note each upload of ours at the origin that the journal knows: by a start, or by a process that lives.
+
+        What a killed process does until its tasks are cancelled nobody sees, its journal least of all. An upload that was opened
+        and not journaled by then stays at the origin (`storage/origin_uploads.py`).
+        """
         uploads = self._components.origin_uploads
         opened = uploads.open
+        self._world.our_uploads.update(one.origin_upload_id for one in self._engine._recovered.origin_uploads)
 
         async def noted(
             name: ObjectName,
@@ -69,7 +74,8 @@ class Invariants:
             priority: Priority,
         ) -> OriginUpload:
             upload = await opened(name, described, checksum_headers, owner, priority)
-            self._world.our_uploads.add(upload.upload_id)
+            if self._world.is_up():
+                self._world.our_uploads.add(upload.upload_id)
             return upload
 
         uploads.open = noted  # type: ignore[method-assign]  # a look from outside

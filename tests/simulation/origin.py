@@ -161,10 +161,6 @@ class SimOrigin:
             self.store.gone[bucket] = self.store.buckets.pop(bucket)
         self.trace.append(f"{self.loop.time():.3f} the weather is {weather.value} {bucket}")
 
-    def is_away(self, bucket: str) -> bool:
-        """Whether a bucket is not there for a while."""
-        return bucket in self.store.gone
-
     # --- inside --------------------------------------------------------------------------------------------------------
 
     def _weather_for(self, request: Received) -> Weather:

@@ -249,7 +249,8 @@ class World:
         await engine.ready()
         self.engine = engine
 
-    def _is_up(self) -> bool:
+    def is_up(self) -> bool:
+        """Whether the process lives; what is left of one that was killed goes on until it is buried."""
         return self._transport is not None and self._transport.is_alive
 
     def _at_event(self) -> None:
@@ -303,7 +304,7 @@ class World:
         await self._bury()
 
     def _engine_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None and self._is_up():
+        if not task.cancelled() and task.exception() is not None and self.is_up():
             self.violate(f"the engine has ended: {task.exception()!r}")
 
     def _end(self) -> None:
@@ -376,7 +377,7 @@ class World:
         try:
             opened = await engine.open_object(name, metadata_only=True)
         except NoSuchKeyError:
-            return None if self.origin.is_away(name.bucket) else DELETED
+            return DELETED
         except StorageError:
             return None
         await opened.close()

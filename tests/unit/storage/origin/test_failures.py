@@ -13,7 +13,7 @@ from storage.errors import (
     OriginUnavailableError,
     StorageError,
 )
-from storage.origin.failures import failure_in_success, failure_of, told_region
+from storage.origin.failures import failure_in_success, failure_of, names_reason, told_region
 
 
 def document(code: str) -> bytes:
@@ -63,6 +63,30 @@ def test_head_of_a_missing_version_is_told_by_the_request() -> None:
     told = failure_of(404, {}, document("NoSuchKey"), is_read=True, has_key=True, has_version=True)
 
     assert (type(bare), type(told)) == (NoSuchVersionError, NoSuchKeyError)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "kind", "is_named"),
+    [
+        ({}, b"", NoSuchKeyError, False),
+        ({}, document("NoSuchKey"), NoSuchKeyError, True),
+        ({"x-amz-delete-marker": "true"}, b"", NoSuchKeyError, True),
+        ({"x-minio-error-code": "NoSuchKey"}, b"", NoSuchKeyError, True),
+        ({"x-minio-error-code": "NoSuchBucket"}, b"", NoSuchBucketError, True),
+        ({"x-minio-error-code": "NoSuchVersion"}, b"", NoSuchVersionError, True),
+        ({"x-minio-error-code": "SomethingElse"}, b"", NoSuchKeyError, False),
+        ({"x-minio-error-code": "NoSuchBucket"}, document("NoSuchKey"), NoSuchKeyError, True),
+    ],
+)
+def test_404_says_what_is_not_there_by_document_or_header(
+    headers: dict[str, str],
+    body: bytes,
+    kind: type[StorageError],
+    is_named: bool,
+) -> None:
+    """The document counts, and headers where there is none, as HEAD has none; where neither says it, the key is a guess."""
+    assert type(failure_of(404, headers, body, is_read=True, has_key=True)) is kind
+    assert names_reason(headers, body) is is_named
 
 
 @pytest.mark.parametrize("status", [404, 405])
