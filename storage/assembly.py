@@ -432,7 +432,6 @@ def assemble(
                 held=held,
                 outgoing=outgoing,
                 check_writable=pointers.check_writable,
-                dirty_rows=dirty_rows,
                 epoch=recovered.epoch,
             )
         ),

@@ -53,6 +53,10 @@ class Intake(msgspec.Struct, frozen=True):
     extents: tuple[Extent, ...]
     tiny: bytes = b""
 
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Give a tiny body."""
+        yield self.tiny
+
 
 class BodyIntake:
     """Takes in one body, once, by `take` or by `pieces`.

@@ -63,7 +63,7 @@ from storage.through import Through
 from storage.types import MIB, Checksum, Extent, ObjectName, WriteMode
 from storage.workers import Workers
 from storage.writemode import decide, late_reason
-from storage.writer import at_origin, new_entry, on_base, write_turn
+from storage.writer import new_entry, on_base, write_turn
 
 PART_BYTES_MIN: Final = 5 * MIB
 """The smallest part that is not the last (AWS "Amazon S3 multipart upload limits")."""
@@ -289,9 +289,18 @@ class Uploads:
         return msgspec.structs.replace(entry, origin_upload_id=carried)
 
     async def _at_origin(self, name: ObjectName, etag: str) -> tuple[tuple[str, str], ...]:
-        return await at_origin(
-            self._parts.through, self._parts.dirty_rows, name, lambda newest: newest.etag == etag
-        )
+        """Bring an object that was just committed to the origin, before it is acknowledged; give the origin's name of it.
+
+        None is known where a newer write of the key has taken its place meanwhile.
+
+        Raises:
+            QuarantinedError, OriginError: As `Through.settle`; the object is kept, and its outcome unknown to the client.
+        """
+        await self._parts.through.settle(name)
+        newest = self._parts.dirty_rows.version(name)
+        if newest is None or newest.origin is None or newest.etag != etag or not newest.origin.version_id:
+            return ()
+        return (("x-amz-version-id", newest.origin.version_id),)
 
     async def abort(self, name: ObjectName, upload_id: str) -> None:
         """Drop an open upload and its parts.

@@ -29,7 +29,6 @@ from storage.commit import Commit
 from storage.conditional_writes import ConditionalWrites
 from storage.conflict_rules import NO_BASE, Base
 from storage.conflicts import Conflicts
-from storage.dirty_rows import DirtyRows
 from storage.errors import (
     NoSuchKeyError,
     NoSuchVersionError,
@@ -61,7 +60,7 @@ from storage.records import (
 )
 from storage.requests import BoundedContent, Content, DeleteLine, DeleteResult, PutRequest, PutResult
 from storage.through import Passed, Through
-from storage.types import NULL_VERSION, ByteRange, ObjectName, WriteMode
+from storage.types import NULL_VERSION, ByteRange, Checksum, ObjectName, WriteMode
 from storage.workers import Workers
 from storage.writemode import WriteDecision, decide, late_reason
 
@@ -100,7 +99,6 @@ class WriterParts:
     held: HeldBodies
     outgoing: Outgoing
     check_writable: Callable[[ObjectName], None]
-    dirty_rows: DirtyRows
     epoch: int
 
 
@@ -164,30 +162,30 @@ class Writer:
             begun = await self._parts.inlet.begin(content, releases=releases)
             if begun is None:
                 return None
-            with self._parts.inlet.watching_disk(), begun:
-                return await self._commit_put(request, content, await begun.take())
+            with begun:
+                with self._parts.inlet.watching_disk():
+                    intake = await begun.take()
+                    committed = await self._commit_put(request, content, intake)
+                return committed or await self._send_taken(request, content, intake, keep=False)
         finally:
             self._parts.backlog.settle(size)
 
-    async def _commit_put(self, request: PutRequest, content: Content, intake: Intake) -> PutResult:
+    async def _commit_put(self, request: PutRequest, content: Content, intake: Intake) -> PutResult | None:
+        """Acknowledge what was taken in; None where the bucket became one whose origin has to answer."""
         while True:
             async with self._turn(request.name) as facts_now:
                 base = await self._parts.conflicts.base(request.name)
                 facts = facts_now()
                 if facts is None:
                     continue
+                if late_reason(facts):
+                    return None
                 now_s = self._parts.clock.wall_s()
                 record = self._record(request, intake, content, now_s)
                 entry = self._entry(request.name, record, base, now_s, request.credential_id)
                 with self._parts.generations.writing(request.name):
                     await self._parts.commit.commit(Put(FORMAT, record, entry), body=intake.tiny)
-            headers = await self._at_origin(request.name, record.version_id) if late_reason(facts) else ()
-            return PutResult(record.etag, record.last_modified_s, record.checksums, headers)
-
-    async def _at_origin(self, name: ObjectName, version_id: int) -> Headers:
-        return await at_origin(
-            self._parts.through, self._parts.dirty_rows, name, lambda newest: newest.version_id == version_id
-        )
+            return PutResult(record.etag, record.last_modified_s, record.checksums)
 
     def _turn(self, name: ObjectName) -> AbstractAsyncContextManager[FactsNow]:
         return write_turn(self._parts.facts, self._parts.queue, name, self._parts.check_writable)
@@ -346,27 +344,32 @@ class Writer:
         Raises:
             OverloadedError: There is no room for it; nothing of it was read.
         """
-        replaces = not is_conditional(request.origin_headers)
         spool = await self._parts.inlet.spool(content)
         if spool is None:
             raise OverloadedError(f"no room for {content.size} bytes here", retry_after_s=BUSY_RETRY_S)
         with spool:
             with self._parts.inlet.watching_disk():
                 intake = await spool.take()
-            body = self._parts.outgoing.body(
-                intake.extents,
-                ByteRange(0, intake.size),
-                md5_hex=intake.md5_hex,
-                checksums=content.checksums(),
-            )
-            body = without_told(body, request.origin_headers)
-            async with self._parts.through.operation(request.name, replaces=replaces) as passed:
-                request = await self._judged(passed, request)
-                found = await self._parts.origin.put_object(request.name, self._headers(request), body)
-                if keep:
-                    passed.keep = partial(self._keep, request, content, intake, found)
-                passed.is_unknown = found.is_earlier_unknown
+            return await self._send_taken(request, content, intake, keep=keep)
+
+    async def _send_taken(
+        self, request: PutRequest, content: Content, intake: Intake, *, keep: bool
+    ) -> PutResult:
+        """Store at the origin what was taken in; with `keep`, it is the copy that stays."""
+        replaces = not is_conditional(request.origin_headers)
+        body = without_told(self._taken_body(intake, content.checksums()), request.origin_headers)
+        async with self._parts.through.operation(request.name, replaces=replaces) as passed:
+            request = await self._judged(passed, request)
+            found = await self._parts.origin.put_object(request.name, self._headers(request), body)
+            if keep:
+                passed.keep = partial(self._keep, request, content, intake, found)
+            passed.is_unknown = found.is_earlier_unknown
         return PutResult(found.etag, int(self._parts.clock.wall_s()), content.checksums(), found.headers)
+
+    def _taken_body(self, intake: Intake, checksums: tuple[Checksum, ...]) -> OutgoingBody:
+        whole = ByteRange(0, intake.size)
+        body = self._parts.outgoing.body(intake.extents, whole, md5_hex=intake.md5_hex, checksums=checksums)
+        return msgspec.structs.replace(body, content=intake.pieces) if intake.tiny else body
 
     async def _judged(self, passed: Passed, request: PutRequest) -> PutRequest:
         """Hold the conditions of a write against what is there; give it with those that the origin is still to judge."""
@@ -467,23 +470,6 @@ async def write_turn(
                 check_writable(name)
                 yield facts_now
                 return
-
-
-async def at_origin(
-    through: Through, dirty_rows: DirtyRows, name: ObjectName, is_ours: Callable[[ObjectRecord], bool]
-) -> Headers:
-    """Bring a version that was just committed to the origin, before it is acknowledged; give the origin's name of it.
-
-    None is known where a newer write of the key, which is not `is_ours`, has taken its place meanwhile.
-
-    Raises:
-        QuarantinedError, OriginError: As `Through.settle`; the version is kept, and its outcome unknown to the client.
-    """
-    await through.settle(name)
-    newest = dirty_rows.version(name)
-    if newest is None or newest.origin is None or not is_ours(newest):
-        return ()
-    return (("x-amz-version-id", newest.origin.version_id),) if newest.origin.version_id else ()
 
 
 def _failed_line(name: ObjectName, error: StorageError) -> DeleteResult:

@@ -547,12 +547,34 @@ async def test_no_write_is_acknowledged_from_the_disk_once_a_bucket_is_versioned
         assert set(late) <= set(ids)
 
 
+@pytest.mark.parametrize("data", [b"late", b"late" * 50_000], ids=["tiny", "long"])
+async def test_each_of_two_late_writes_of_a_key_is_a_version(data: bytes) -> None:
+    """Two puts of a key that began before the change are two versions, though the second followed at the heels of the first."""
+    async with versioned() as running:
+        contents = [HeldContent(data + b"%d" % number) for number in range(2)]
+        name = ObjectName(BUCKET, "late")
+        async with asyncio.TaskGroup() as group:
+            putting = [
+                group.create_task(running.engine.put_object(PutRequest(name), content))
+                for content in contents
+            ]
+            for content in contents:
+                await content.began.wait()
+            await make_versioned(running)
+            for content in contents:
+                content.let_go.set()
+
+        versions = {v.version_id: v.body for v in running.origin.store.buckets[BUCKET].versions["late"]}
+        for number, put in enumerate(putting):
+            assert versions[version_of(put.result())] == data + b"%d" % number
+
+
 async def test_late_write_is_not_acknowledged_when_the_origin_does_not_take_it() -> None:
-    """A put that should have a version id fails where the origin does; it is kept, and goes there later."""
+    """A put that should have a version id fails where the origin refuses it, and is not made."""
     async with versioned(policy=Policy(flush_delay_s=60.0)) as running:
         content = HeldContent(b"late")
         name = ObjectName(BUCKET, "late")
-        await running.put("first", b"x")
+        await running.put("late", b"before")
         putting = asyncio.get_running_loop().create_task(running.engine.put_object(PutRequest(name), content))
         await content.began.wait()
         await make_versioned(running)
@@ -562,7 +584,7 @@ async def test_late_write_is_not_acknowledged_when_the_origin_does_not_take_it()
         with pytest.raises(StorageError):
             await putting
 
-        assert (await read(running, name))[0] == b"late"
+        assert (await read(running, name))[0] == b"before"
 
 
 def _as_received(method: str, name: ObjectName) -> Received:
