@@ -1,6 +1,13 @@
-"""What every test has: a comparison of bodies that fails at once."""
+"""What every test has: a comparison of bodies that fails at once, and where it runs in the gate a second chance, or none."""
 
+from pathlib import Path
 from typing import Final
+
+import pytest
+
+GOES_AGAIN: Final = ("end_to_end", "integration", "contracts")
+"""Tests of processes and sockets, which a machine that stands still fails; with `--reruns` such a test fails where it fails
+each time. Any other failure is never put to the test twice: a byte that is lost once in a hundred runs is lost."""
 
 WORDS_MAX: Final = 4096
 """Bytes shorter than this are compared as pytest does it, value by value; that takes minutes for some MiB."""
@@ -18,3 +25,14 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
         f"{len(left)} B == {len(right)} B",
         f"from byte {at}: {bytes(left[at : at + 16])!r}, {bytes(right[at : at + 16])!r}",
     ]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let only those tests go again whose outcome hangs on the machine's speed."""
+    if not config.getoption("reruns"):
+        return
+    tests = Path(__file__).parent
+    for item in items:
+        room = item.path.relative_to(tests).parts[0]
+        if room not in GOES_AGAIN and item.get_closest_marker("timing") is None:
+            item.add_marker(pytest.mark.flaky(reruns=0))
