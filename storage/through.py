@@ -157,6 +157,10 @@ class Through:
                 if passed.keep is not None and not passed.is_unknown:
                     await passed.keep()
 
+    def has_unsent(self, name: ObjectName) -> bool:
+        """Whether a change of the key waits for the origin, which has not refused it."""
+        return self._flusher.dirty_entry(name) is not None and not self._flusher.quarantine_reason(name)
+
     async def settle(self, name: ObjectName) -> None:
         """Bring the key's newest change, which was acknowledged to nobody yet, to the origin.
 

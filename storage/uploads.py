@@ -16,6 +16,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +27,7 @@ from storage.backlog import Backlog
 from storage.clock import Clock
 from storage.commit import Commit
 from storage.conditional_completes import ConditionalCompletes
+from storage.conflict_rules import Base
 from storage.conflicts import Conflicts
 from storage.dirty_rows import DirtyRows
 from storage.early_flush import carried_on
@@ -35,6 +37,7 @@ from storage.errors import (
     NoSuchUploadError,
     OverloadedError,
     PartTooSmallError,
+    QuarantinedError,
 )
 from storage.facts_table import FactsTable
 from storage.family import Family
@@ -255,7 +258,8 @@ class Uploads:
         self, upload: UploadRecord, sizes: tuple[PartSize, ...], checksums: tuple[Checksum, ...]
     ) -> PutResult:
         name = ObjectName(upload.bucket, upload.key)
-        while True:
+        completed, is_late = None, False
+        while completed is None:
             async with write_turn(
                 self._parts.facts, self._parts.queue, name, self._parts.check_writable
             ) as facts_now:
@@ -263,15 +267,23 @@ class Uploads:
                 facts = facts_now()
                 if facts is None:
                     continue
-                now_s = self._parts.clock.wall_s()
-                record = self._record(upload, sizes, checksums)
-                entry = on_base(self._entry(upload, record, now_s), base)
-                with self._parts.generations.writing(name):
-                    await self._parts.commit.commit(
-                        UploadCompleted(FORMAT, upload.upload_id, record, entry, now_s)
-                    )
-            headers = await self._at_origin(name, record.etag) if late_reason(facts) else ()
-            return PutResult(record.etag, record.last_modified_s, record.checksums, headers)
+                is_late = bool(late_reason(facts))
+                # Its place taken, a version would never be made at an origin that keeps every one.
+                if not (is_late and self._parts.through.has_unsent(name)):
+                    completed = await self._commit_at(upload, self._record(upload, sizes, checksums), base)
+            if completed is None:
+                # What the origin refuses for good is taken the place of, as ever.
+                with suppress(QuarantinedError):
+                    await self._parts.through.settle(name)
+        headers = await self._at_origin(name, completed.etag) if is_late else ()
+        return msgspec.structs.replace(completed, headers=headers)
+
+    async def _commit_at(self, upload: UploadRecord, record: ObjectRecord, base: Base) -> PutResult:
+        name, now_s = ObjectName(upload.bucket, upload.key), self._parts.clock.wall_s()
+        entry = on_base(self._entry(upload, record, now_s), base)
+        with self._parts.generations.writing(name):
+            await self._parts.commit.commit(UploadCompleted(FORMAT, upload.upload_id, record, entry, now_s))
+        return PutResult(record.etag, record.last_modified_s, record.checksums)
 
     def _entry(self, upload: UploadRecord, record: ObjectRecord, now_s: float) -> DirtyEntry:
         name = ObjectName(upload.bucket, upload.key)

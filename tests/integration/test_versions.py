@@ -29,7 +29,7 @@ from tests.fakes.running_engine import (
     read_all,
     running_engine,
 )
-from tests.fakes.writing import PART, delete, flushed, until
+from tests.fakes.writing import PART, delete, flushed, pause, until
 
 OLD = "versioned"
 KEY = ObjectName(OLD, "k")
@@ -567,6 +567,30 @@ async def test_each_of_two_late_writes_of_a_key_is_a_version(data: bytes) -> Non
         versions = {v.version_id: v.body for v in running.origin.store.buckets[BUCKET].versions["late"]}
         for number, put in enumerate(putting):
             assert versions[version_of(put.result())] == data + b"%d" % number
+
+
+async def test_each_of_two_late_completes_of_a_key_is_a_version() -> None:
+    """Two uploads of a key that began before the change and are completed behind it are two versions."""
+    async with versioned(policy=Policy(flush_delay_s=60.0)) as running:
+        engine, name = running.engine, ObjectName(BUCKET, "upload")
+        bodies = [b"%d" % number * PART for number in range(3)]
+        uploads = []
+        for body in bodies:
+            upload_id, _ = await engine.create_upload(UploadRequest(name))
+            part = await engine.upload_part(name, upload_id, 1, BytesContent(body))
+            uploads.append((upload_id, (CompletedPart(1, part.etag),)))
+        await make_versioned(running)
+        gate = running.origin.hold("PUT", f"{BUCKET}/upload")
+
+        async with asyncio.TaskGroup() as group:
+            for upload_id, parts in uploads:
+                group.create_task(engine.complete_upload(name, upload_id, parts))
+            await gate.reached.wait()
+            await pause(0.05)
+            gate.open()
+
+        versions = running.origin.store.buckets[BUCKET].versions["upload"]
+        assert sorted(version.body for version in versions) == bodies
 
 
 async def test_late_write_is_not_acknowledged_when_the_origin_does_not_take_it() -> None:
