@@ -192,6 +192,21 @@ class FlushPlanner:
         key = self._books.keys.get(name)
         return 0 if key is None else key.attempts
 
+    def may_land_until_s(self, name: ObjectName) -> float:
+        """Say until when what a flush sent of a key may land that nothing will be sent behind; 0 where nothing may.
+
+        A change that is to be sent has its attempts settled by its own success. One that was refused for good or given up has not.
+        """
+        key = self._books.keys.get(name)
+        if key is None:
+            is_flushs = any(attempt != STRAY for attempt in self._strays.get(name, ()))
+            return (self._stray_ends.order_of(name) or 0.0) if is_flushs else 0.0
+        if key.state is not FlushState.QUARANTINED:
+            return 0.0
+        is_flushs = any(attempt != STRAY for attempt in key.attempted)
+        until_s = key.attempted_at_s + self._settings.origin_timeout_s if is_flushs else 0.0
+        return max(until_s, key.check_until_s)
+
     def is_quarantined(self, sequence: int) -> bool:
         """Whether a change is the newest of its key, and refused for good."""
         key = self._books.by_sequence(sequence)
@@ -255,7 +270,7 @@ class FlushPlanner:
         self._books.drop_entry(key)
         self._books.set_entry(key, entry)
         if entry.outcome_unknown:
-            key.remember_attempt(entry.sequence)
+            key.remember_attempt(entry.sequence, self._now_s)
         if entry.quarantine_reason:
             self._quarantine(key, entry.quarantine_reason)
         elif not key.is_busy and key.state is not FlushState.WAITING_RETRY:
@@ -308,14 +323,15 @@ class FlushPlanner:
         key = self._books.keys.get(name)
         if key is not None:
             self._note(key, "a stray may land")
-            key.remember_attempt(STRAY)
+            key.remember_attempt(STRAY, self._now_s)
         else:
             known = self._strays.get(name, ())
-            self._remember_strays(name, (*(attempt for attempt in known if attempt != STRAY), STRAY))
+            attempted = (*(attempt for attempt in known if attempt != STRAY), STRAY)
+            self._remember_strays(name, attempted, self._now_s)
 
-    def _remember_strays(self, name: ObjectName, attempted: tuple[int, ...]) -> None:
+    def _remember_strays(self, name: ObjectName, attempted: tuple[int, ...], at_s: float) -> None:
         self._strays[name] = attempted
-        self._stray_ends.put(self._now_s + self._settings.origin_timeout_s, name)
+        self._stray_ends.put(at_s + self._settings.origin_timeout_s, name)
 
     def _retry_quarantined(self, scope: Scope) -> None:
         self._books.want_released(scope)
@@ -412,7 +428,7 @@ class FlushPlanner:
                 self._refuse(key, event)
             case FailureKind.RETRY | FailureKind.THROTTLE | FailureKind.UNKNOWN_OUTCOME:
                 if event.kind is FailureKind.UNKNOWN_OUTCOME:
-                    key.remember_attempt(event.sequence)
+                    key.remember_attempt(event.sequence, self._now_s)
                 retry_in_s = event.retry_after_s
                 if was_probe and bucket.is_suspended:
                     # Behind the next probe: a key that never gets an answer must not be every probe.
@@ -524,7 +540,7 @@ class FlushPlanner:
         if len(bucket.keys) == 1:
             self._open(bucket)  # its suspension goes with its last key
         if key.attempted:
-            self._remember_strays(key.name, key.attempted)
+            self._remember_strays(key.name, key.attempted, key.attempted_at_s)
         self._barriers.leave(key)
         self._books.drop_key(key, self._now_s)
 

@@ -55,12 +55,14 @@ class FlushKey:
             again keeps its place in the queue.
         sent: The sequence the driver is at work on, or that waits for its check; None otherwise.
         attempted: Sequences of attempts without an answer that may yet land.
+        attempted_at_s: When the last of them was given up.
         check_until_s: Not 0: an attempt from before an unclean stop may land until then.
         barriers: The barriers that wait for the key.
     """
 
     __slots__ = (
         "attempted",
+        "attempted_at_s",
         "attempts",
         "barriers",
         "check_until_s",
@@ -83,6 +85,7 @@ class FlushKey:
         self.sent: int | None = None
         self.flight: Flight | None = None
         self.attempted: tuple[int, ...] = ()
+        self.attempted_at_s = 0.0
         self.check_until_s = 0.0
         self.attempts = 0
         self.reason = ""
@@ -123,8 +126,9 @@ class FlushKey:
         first = self.since if self.sent is None else min(self.since, self.sent)
         return self.entry is not None and first <= up_to_sequence
 
-    def remember_attempt(self, sequence: int) -> None:
+    def remember_attempt(self, sequence: int, now_s: float) -> None:
         """Note that an attempt had no answer."""
+        self.attempted_at_s = now_s
         known = [attempt for attempt in self.attempted if attempt != sequence]
         self.attempted = (*known, sequence)[-ATTEMPTED_MAX:]
 

@@ -447,6 +447,12 @@ class Flusher:
         is_quarantined = planner.state_of(name) is FlushState.QUARANTINED
         return (planner.reason_of(name) or "refused") if is_quarantined else ""
 
+    async def outlast_strays(self, name: ObjectName) -> None:
+        """Wait until nothing that was sent of a key, and then refused or given up, can land any more."""
+        clock = self._parts.clock
+        while (wait_s := self._parts.planner.may_land_until_s(name) - clock.monotonic_s()) > 0:
+            await clock.sleep(wait_s)
+
     def note_stray(self, name: ObjectName) -> None:
         """Learn that something was sent under the key outside of the flush that may yet take effect."""
         self._post(StrayNoted(name))

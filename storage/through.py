@@ -48,6 +48,10 @@ class FlushDoor(Protocol):
         """Say why the origin refused the key's newest change for good; "" where it did not."""
         ...
 
+    async def outlast_strays(self, name: ObjectName) -> None:
+        """Wait until nothing that was sent of a key, and then refused or given up, can land any more."""
+        ...
+
     def note_stray(self, name: ObjectName) -> None:
         """Learn that something was sent under the key that may yet take effect."""
         ...
@@ -182,15 +186,18 @@ class Through:
             await self._commit.commit(Forgotten(FORMAT, name.bucket, name.key))
 
     async def _flush_first(self, place: Place, name: ObjectName, *, replaces: bool) -> DirtyEntry | None:
-        """Bring the key's change to the origin; give it where it is quarantined and will be replaced."""
-        if self._flusher.dirty_entry(name) is None:
-            return None
-        if not self._flusher.quarantine_reason(name):
+        """Bring the key's change to the origin; give it where it is quarantined and will be replaced.
+
+        Returns after the origin's time-out at the latest where an attempt of a change that went no further may yet land.
+        """
+        if self._flusher.dirty_entry(name) is not None and not self._flusher.quarantine_reason(name):
             async with place.let_flush_pass():
                 await self._flusher.flush_key(name)
         entry = self._flusher.dirty_entry(name)
         if entry is not None and not replaces:
             raise quarantined_error(name, self._flusher.quarantine_reason(name))
+        # An attempt that had no answer would take the place of what the block does, and nobody could send that again.
+        await self._flusher.outlast_strays(name)
         return entry
 
 

@@ -32,6 +32,7 @@ from storage.flush_events import (
     Scope,
     StartDeletes,
     StartFlush,
+    StrayNoted,
     Tick,
     WakeAt,
 )
@@ -413,6 +414,30 @@ def test_refused_change_is_quarantined_and_others_go_on_when_the_origin_will_not
     status = bench.planner.status()
     assert (status.quarantined_objects, status.quarantined_bytes) == (1, 5)
     assert (status.pending_objects, status.pending_bytes) == (1, 7)
+
+
+def test_attempt_may_land_behind_the_refusal_when_it_had_no_answer(bench: Bench) -> None:
+    """Nothing will be sent behind it that settles it: neither while the change is kept, nor when it was given up."""
+    name = ObjectName("b", "k")
+    bench.handle(dirty(1), failed(1, FailureKind.UNKNOWN_OUTCOME), at_s=5)
+    waiting = bench.planner.may_land_until_s(name)
+    bench.handle(Tick(), at_s=20)
+    bench.handle(failed(1, FailureKind.REFUSE), at_s=21)
+    refused = bench.planner.may_land_until_s(name)
+    bench.handle(DirtyRemoved(1), at_s=22)
+    given_up = bench.planner.may_land_until_s(name)
+    bench.handle(Tick(), at_s=66)
+
+    assert (waiting, refused, given_up) == (0.0, 65.0, 65.0)
+    assert bench.planner.may_land_until_s(name) == 0.0
+
+
+def test_nothing_may_land_behind_a_refusal_when_each_attempt_was_answered(bench: Bench) -> None:
+    """Nor is what clients sent past the flush waited for: it is theirs to order, as at S3."""
+    name, other = ObjectName("b", "k"), ObjectName("b", "other")
+    bench.handle(dirty(1), failed(1, FailureKind.REFUSE), StrayNoted(name), StrayNoted(other), at_s=5)
+
+    assert [bench.planner.may_land_until_s(n) for n in (name, other)] == [0.0, 0.0]
 
 
 def test_newer_write_replaces_the_quarantined_one_when_it_comes(bench: Bench) -> None:

@@ -34,6 +34,7 @@ class Bench:
         self.done: list[str] = []
         self.entry: DirtyEntry | None = None
         self.refusal = ""
+        self.landing: asyncio.Event | None = None
         self.flush_error: Exception | None = None
         self.read_only: set[ObjectName] = set()
         self.queue = KeyQueue()
@@ -92,6 +93,13 @@ class Bench:
         """Give the reason."""
         assert name == NAME
         return self.refusal
+
+    async def outlast_strays(self, name: ObjectName) -> None:
+        """Wait as long as told."""
+        assert name == NAME
+        if self.landing is not None:
+            await self.landing.wait()
+            self.done.append("outlasted")
 
     def note_stray(self, name: ObjectName) -> None:
         """Write down a stray."""
@@ -211,6 +219,22 @@ async def test_operation_without_an_answer_is_told_as_a_stray(error: BaseExcepti
 
     assert bench.done == ["operation", *done, "forget"]
     assert len(bench.queue) == 0
+
+
+@pytest.mark.parametrize("entry", [None, ENTRY], ids=["given up", "refused"])
+async def test_operation_waits_while_an_attempt_of_a_flush_may_land(entry: DirtyEntry | None) -> None:
+    """What a refused or given up change sent without an answer would land over what the operation does."""
+    bench = Bench()
+    bench.entry, bench.refusal = entry, "no" if entry is not None else ""
+    bench.landing = asyncio.Event()
+
+    passing = asyncio.get_running_loop().create_task(bench.pass_through(replaces=True))
+    await pause()
+    done_before = list(bench.done)
+    bench.landing.set()
+    await passing
+
+    assert (done_before, bench.done[:2]) == ([], ["outlasted", "operation"])
 
 
 async def test_operation_whose_earlier_attempt_may_land_is_not_kept() -> None:
