@@ -67,6 +67,7 @@ from storage.flush_events import (
 from storage.flush_gate import BucketGate
 from storage.flush_keys import Flight, FlushBucket, FlushKey
 from storage.flush_order import LazyHeap, ReadyOrder
+from storage.flush_strays import Strays
 from storage.records import DirtyEntry
 from storage.types import ObjectName, Priority
 
@@ -115,9 +116,7 @@ class FlushPlanner:
         self._checks: LazyHeap[FlushKey] = LazyHeap()
         self._wakes: LazyHeap[FlushKey] = LazyHeap()
         self._deadlines: LazyHeap[FlushKey] = LazyHeap()
-        # Attempts without an answer whose change was given up: until its time is past, one may land over what comes next.
-        self._strays: dict[ObjectName, tuple[int, ...]] = {}
-        self._stray_ends: LazyHeap[ObjectName] = LazyHeap()
+        self._strays = Strays()
         self._wake_asked_s = NEVER_S
         self._slots_used = 0
         self._urgent_used = 0
@@ -193,19 +192,10 @@ class FlushPlanner:
         return 0 if key is None else key.attempts
 
     def may_land_until_s(self, name: ObjectName) -> float:
-        """Say until when what a flush sent of a key may land that nothing will be sent behind; 0 where nothing may.
-
-        A change that is to be sent has its attempts settled by its own success. One that was refused for good or given up has not.
-        """
+        """Say until when what a flush sent of a key may land that nothing will be sent behind; 0 where nothing may."""
         key = self._books.keys.get(name)
-        if key is None:
-            is_flushs = any(attempt != STRAY for attempt in self._strays.get(name, ()))
-            return (self._stray_ends.order_of(name) or 0.0) if is_flushs else 0.0
-        if key.state is not FlushState.QUARANTINED:
-            return 0.0
-        is_flushs = any(attempt != STRAY for attempt in key.attempted)
-        until_s = key.attempted_at_s + self._settings.origin_timeout_s if is_flushs else 0.0
-        return max(until_s, key.check_until_s)
+        timeout_s = self._settings.origin_timeout_s
+        return self._strays.until_s(name) if key is None else key.may_land_until_s(timeout_s)
 
     def is_quarantined(self, sequence: int) -> bool:
         """Whether a change is the newest of its key, and refused for good."""
@@ -260,7 +250,7 @@ class FlushPlanner:
     def _add(self, entry: DirtyEntry, wall_s: float) -> None:
         name = ObjectName(entry.bucket, entry.key)
         key = self._books.key(name)
-        key.attempted = self._strays.pop(name, key.attempted)
+        key.attempted = self._strays.take(name) or key.attempted
         assert key.entry is None or key.entry.sequence < entry.sequence, f"{key!r} is newer than {entry}"
         self._note(key, f"sequence {entry.sequence} added, a {'tombstone' if entry.is_tombstone else 'put'}")
         merges = key.has_unsent and key.state is not FlushState.QUARANTINED
@@ -325,13 +315,7 @@ class FlushPlanner:
             self._note(key, "a stray may land")
             key.remember_attempt(STRAY, self._now_s)
         else:
-            known = self._strays.get(name, ())
-            attempted = (*(attempt for attempt in known if attempt != STRAY), STRAY)
-            self._remember_strays(name, attempted, self._now_s)
-
-    def _remember_strays(self, name: ObjectName, attempted: tuple[int, ...], at_s: float) -> None:
-        self._strays[name] = attempted
-        self._stray_ends.put(at_s + self._settings.origin_timeout_s, name)
+            self._strays.add(name, self._now_s + self._settings.origin_timeout_s)
 
     def _retry_quarantined(self, scope: Scope) -> None:
         self._books.want_released(scope)
@@ -540,7 +524,8 @@ class FlushPlanner:
         if len(bucket.keys) == 1:
             self._open(bucket)  # its suspension goes with its last key
         if key.attempted:
-            self._remember_strays(key.name, key.attempted, key.attempted_at_s)
+            end_s = key.attempted_at_s + self._settings.origin_timeout_s
+            self._strays.remember(key.name, key.attempted, end_s)
         self._barriers.leave(key)
         self._books.drop_key(key, self._now_s)
 
@@ -663,8 +648,7 @@ class FlushPlanner:
             else:
                 self._queue(key)
         self._gate.fire_due(self._now_s)
-        while (name := self._stray_ends.pop_due(self._now_s)) is not None:
-            self._strays.pop(name, None)
+        self._strays.end_due(self._now_s)
 
     def _ask_to_be_woken(self) -> None:
         if self._wake_asked_s <= self._now_s:

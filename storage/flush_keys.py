@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from storage.flush_events import FlushState
+from storage.flush_strays import is_flushs
 from storage.types import ObjectName
 
 if TYPE_CHECKING:
@@ -131,6 +132,16 @@ class FlushKey:
         self.attempted_at_s = now_s
         known = [attempt for attempt in self.attempted if attempt != sequence]
         self.attempted = (*known, sequence)[-ATTEMPTED_MAX:]
+
+    def may_land_until_s(self, timeout_s: float) -> float:
+        """Say until when an attempt of the flush may land that nothing will be sent behind; 0 where none may.
+
+        A change that is to be sent has its attempts settled by its own success. One that was refused for good has not.
+        """
+        if self.state is not FlushState.QUARANTINED:
+            return 0.0
+        until_s = self.attempted_at_s + timeout_s if is_flushs(self.attempted) else 0.0
+        return max(until_s, self.check_until_s)
 
     def forget_attempts(self) -> None:
         """Note that no attempt can land any more."""
