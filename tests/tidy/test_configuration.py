@@ -17,6 +17,7 @@ EXAMPLES = [
     for path in (
         ROOT / "README.md",
         DOCS / "configuration.md",
+        DOCS / "data-loaders.md",
         DOCS / "operations.md",
         DOCS / "policies.md",
     )

@@ -95,12 +95,15 @@ def test_links_lead_somewhere_when_they_are_followed(page: Path) -> None:
 
 
 def test_python_examples_compile_when_they_are_copied() -> None:
-    """An example in the README is a program; what the clients make of it is tested in tests/end_to_end."""
-    examples = re.findall(
-        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
-    )
+    """An example in README and documents is a program; what it does is tested in tests/end_to_end."""
+    pages = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
+    examples = [
+        example
+        for page in pages
+        for example in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    ]
 
-    assert len(examples) >= 4
+    assert len(examples) >= 9
     for example in examples:
         ast.parse(example)
 
