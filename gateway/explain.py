@@ -161,6 +161,7 @@ def _texts(policy: Policy) -> dict[str, str]:
         "freshness": _freshness_text(policy.freshness),
         "stale_s": _seconds(policy.freshness.stale_s),
         "listing_ttl": _seconds(policy.listing_ttl_s),
+        "negative_ttl": _seconds(policy.negative_ttl_s),
         "flush_delay": _seconds(policy.flush_delay_s),
         "flush_deadline": _seconds(policy.flush_deadline_s),
         "priority": policy.priority.value,

@@ -72,7 +72,7 @@ def _whys(policy: Policy) -> dict[str, str]:
 
 def _reasons(policy: Policy) -> Iterator[tuple[str, str]]:
     if policy.published:
-        for name in ("write", "listing_ttl", *_OF_FLUSHES, "priority", "release_after_flush"):
+        for name in ("write", "listing_ttl", "negative_ttl", *_OF_FLUSHES, "priority", "release_after_flush"):
             yield (
                 name,
                 "a published target takes no writes, and shows objects under the policy of their source",
@@ -85,6 +85,7 @@ def _reasons(policy: Policy) -> Iterator[tuple[str, str]]:
         yield "release_after_flush", f"write is around, which keeps no copy; {_DISK_ONLY}"
     if policy.freshness.mode is FreshnessMode.ALWAYS:
         yield "stale_s", "freshness is always, which nothing covers for"
+        yield "negative_ttl", "freshness is always, so the origin is asked each time"
     if policy.freshness.mode is FreshnessMode.IMMUTABLE:
         yield "stale_s", "freshness is immutable, which covers without limit"
 
@@ -93,6 +94,7 @@ def _value(policy: Policy, name: str) -> object:
     values: dict[str, object] = {
         "write": policy.write,
         "listing_ttl": policy.listing_ttl_s,
+        "negative_ttl": policy.negative_ttl_s,
         "flush_delay": policy.flush_delay_s,
         "flush_deadline": policy.flush_deadline_s,
         "on_conflict": policy.on_conflict,

@@ -9,6 +9,7 @@ RANGES_SHOWN_MAX: Final = 5
 
 _STATES: Final = {
     "unknown": "nothing is known of it here: a read asks the origin",
+    "absent": "absent: the origin has said that there is none",
     "clean": "clean: the origin has it too",
     "dirty": "dirty: acknowledged, and not at the origin yet",
     "quarantined": "quarantined: acknowledged, and refused by the origin",
@@ -27,6 +28,8 @@ def object_lines(report: ObjectReport) -> list[str]:
         lines.append(_line("acknowledged", f"{_moment(report.acknowledged_at_s, report.now_s)}{how}"))
     if report.version_id:
         lines += _version_lines(report)
+    if report.state == "absent":
+        lines += _freshness_lines(report)
     if report.why_missing:
         lines.append(_line("why not cached", report.why_missing))
     if report.last_answer is not None:
@@ -46,6 +49,11 @@ def _version_lines(report: ObjectReport) -> list[str]:
         _line("version", f"{', '.join(ids)}, {readable_time(report.last_modified_s)}"),
         _line("cached", _cached(report)),
     ]
+    return [*lines, *_freshness_lines(report)]
+
+
+def _freshness_lines(report: ObjectReport) -> list[str]:
+    lines = []
     if report.confirmed_at_s:
         lines.append(_line("confirmed", _moment(report.confirmed_at_s, report.now_s)))
     until = f", until {readable_time(report.fresh_until_s)}" if report.fresh_until_s else ""

@@ -93,6 +93,8 @@ STALE: Final = Row("stale_s", parse_duration, "1h", _DURATION,
                    "how long past its freshness a cached object covers for a failing origin")
 LISTING_TTL: Final = Row("listing_ttl", parse_duration, "0s", f"{_DURATION}; 0 to ask each time",
                          "how long a page of the origin's listing is believed, which may hide what other writers add")
+NEGATIVE_TTL: Final = Row("negative_ttl", parse_duration, "0s", f"{_DURATION}; 0 to ask each time",
+                          "how long the origin's word is believed that there is no such object, which may hide what other writers make")
 FLUSH_DELAY: Final = Row("flush_delay", parse_duration, "0s", _DURATION,
                          "how long a write is held back because it may soon be overwritten")
 FLUSH_DEADLINE: Final = Row("flush_deadline", parse_duration, "0s", f"{_DURATION}; 0 for none",
@@ -105,7 +107,7 @@ ON_CONFLICT: Final = Row("on_conflict", one_of(OnConflict), "overwrite", _choice
                          "what a flush does when another writer changed the object")
 
 POLICY_TABLE: Final = (
-    WRITE, FRESHNESS, STALE, LISTING_TTL, FLUSH_DELAY, FLUSH_DEADLINE, PRIORITY, RELEASE, ON_CONFLICT,
+    WRITE, FRESHNESS, STALE, LISTING_TTL, NEGATIVE_TTL, FLUSH_DELAY, FLUSH_DEADLINE, PRIORITY, RELEASE, ON_CONFLICT,
 )
 """What a [[policies]] table may set; at the top level the same names set the policy of all that no table matches."""
 

@@ -32,6 +32,7 @@ from gateway.setting_rows import (
     KEY_SECRET,
     KEY_TABLE,
     LISTING_TTL,
+    NEGATIVE_TTL,
     ON_CONFLICT,
     ORIGIN,
     POLICY_BUCKET,
@@ -137,6 +138,7 @@ class Settings:
     freshness: Freshness
     stale_s: float
     listing_ttl: float
+    negative_ttl: float
     flush_delay: float
     flush_deadline: float
     priority: RetentionPriority
@@ -180,6 +182,7 @@ class Settings:
             write=self.write,
             freshness=dataclasses.replace(self.freshness, stale_s=self.stale_s),
             listing_ttl_s=self.listing_ttl,
+            negative_ttl_s=self.negative_ttl,
             flush_delay_s=self.flush_delay,
             flush_deadline_s=self.flush_deadline,
             priority=self.priority,
@@ -440,6 +443,7 @@ def _policy(table: Mapping[str, object], where: _Where, default: Policy) -> Poli
             write=_from_table(WRITE, table, where, default.write),
             freshness=dataclasses.replace(freshness, stale_s=stale_s),
             listing_ttl_s=_from_table(LISTING_TTL, table, where, default.listing_ttl_s),
+            negative_ttl_s=_from_table(NEGATIVE_TTL, table, where, default.negative_ttl_s),
             flush_delay_s=_from_table(FLUSH_DELAY, table, where, default.flush_delay_s),
             flush_deadline_s=_from_table(FLUSH_DEADLINE, table, where, default.flush_deadline_s),
             priority=_from_table(PRIORITY, table, where, default.priority),

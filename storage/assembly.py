@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
+from storage.absent_keys import AbsentKeys
 from storage.applier import Applier
 from storage.backlog import Backlog
 from storage.clock import Clock
@@ -386,6 +387,14 @@ def assemble(
             trusted_epoch=recovered.trusted_epoch,
             has_failed=lambda: bool(state.failure),
             doubted_at_s=doubted_at_s,
+            absent=AbsentKeys(
+                parts.policies,
+                generations,
+                parts.clock,
+                parts.stats,
+                lambda name: float("inf") if state.failure else doubted_at_s(name),
+                facts.drops,
+            ),
             has_object_lock=lambda bucket: bucket in state.facts and state.facts[bucket].has_object_lock,
         )
     )

@@ -21,7 +21,8 @@ class ObjectReport(msgspec.Struct, frozen=True):
 
     Attributes:
         read_as: The name it is read under, of one under a published target; "" where that is its own.
-        state: `unknown`, `clean`, `dirty`, `quarantined` or `deleted` (acknowledged, and not at the origin yet).
+        state: `unknown`, `absent` (at the origin, by its word), `clean`, `dirty`, `quarantined` or `deleted` (acknowledged, and not
+            at the origin yet).
         version_id: The gateway's own number of the version.
         origin_version_id: The origin's, in a versioned bucket.
         ranges: What is here, ascending; of `range_count` the first ones.
@@ -82,6 +83,16 @@ def object_report(
     if entry is not None and entry.is_tombstone:
         return msgspec.structs.replace(
             report, state="deleted", is_fresh=True, why_fresh="its delete was acknowledged here"
+        )
+    absence = components.reader.absence(name) if record is None else None
+    if absence is not None:
+        return msgspec.structs.replace(
+            report,
+            state="absent",
+            confirmed_at_s=absence.asked_at_s,
+            is_fresh=True,
+            why_fresh="the origin said so within negative_ttl",
+            fresh_until_s=absence.until_s,
         )
     if record is None:
         return msgspec.structs.replace(report, why_missing=_why_unknown(last_answer))

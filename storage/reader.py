@@ -31,6 +31,7 @@ from typing import Final
 import msgspec
 
 from storage import keys
+from storage.absent_keys import Absence, AbsentKeys, Question
 from storage.applier import Applier
 from storage.cached import MarkValidated, StoreVersion
 from storage.clock import Clock
@@ -86,6 +87,7 @@ class ReaderParts:
 
     Attributes:
         has_failed: Whether writes are refused since the disk failed.
+        absent: What the origin is known not to have.
         has_object_lock: Whether a bucket is known to lock objects, so that what holds a version may change.
     """
 
@@ -101,6 +103,7 @@ class ReaderParts:
     trusted_epoch: int
     has_failed: Callable[[], bool]
     doubted_at_s: Callable[[ObjectName], float]
+    absent: AbsentKeys
     has_object_lock: Callable[[str], bool]
 
 
@@ -148,6 +151,8 @@ class Reader:
                 opened = await self._open_known(name, record, part)
             elif record is None and self._is_deleted(name):
                 raise _no_such_key(name)
+            elif record is None and self.absence(name) is not None:
+                raise self._parts.absent.refusal(name)
             elif is_described_only:
                 opened = await self._open_by_head(name, part)
             else:
@@ -191,6 +196,14 @@ class Reader:
     def knows(self, name: ObjectName) -> bool:
         """Say whether the index has a row of the name."""
         return self._supply.record(name) is not None
+
+    def absence(self, name: ObjectName) -> Absence | None:
+        """Say whether the origin is known not to have an object of which nothing is known here; never to another authority."""
+        return None if self._is_foreign else self._parts.absent.find(name)
+
+    def _note_absent(self, name: ObjectName, watch: Watch, question: Question) -> None:
+        if not self._is_foreign and watch.is_current and self._supply.record(name) is None:
+            self._parts.absent.note(name, question)
 
     def _is_being_told(self, name: ObjectName, record: ObjectRecord, wanted: RangeSpec | None) -> bool:
         """Whether the row comes of a cold read that has not begun its fill yet: who joins it shares the fill."""
@@ -258,7 +271,7 @@ class Reader:
         """
         if is_strict:
             self._validations.seal(name)
-        asked = self._asked_now()
+        asked, question = self._asked_now(), self._parts.absent.question(name)
         with self._parts.generations.watch(name) as watch:
             if self._overlay(name) is not None:
                 return None
@@ -268,6 +281,7 @@ class Reader:
                 if not watch.is_current:
                     return None
                 await self._supply.forget(name, record)
+                self._note_absent(name, watch, question)
                 raise
             except OriginRefusedError as error:
                 if error.status == METHOD_NOT_ALLOWED and watch.is_current:
@@ -348,10 +362,11 @@ class Reader:
             return await self._head_watched(name, watch)
 
     async def _head_watched(self, name: ObjectName, watch: Watch) -> _Told | None:
-        asked = self._asked_now()
+        asked, question = self._asked_now(), self._parts.absent.question(name)
         try:
             found = await self._described(name, Priority.FOREGROUND)
         except NoSuchKeyError:
+            self._note_absent(name, watch, question)
             if watch.is_current:
                 raise
             return None
@@ -401,7 +416,7 @@ class Reader:
 
     async def _cold(self, name: ObjectName, wanted: RangeSpec | None) -> _Told | None:
         """Ask for the object and begin to fill it from the same answer."""
-        asked = self._asked_now()
+        asked, question = self._asked_now(), self._parts.absent.question(name)
         with self._parts.generations.watch(name) as watch:
             if self._overlay(name) is not None:
                 return None
@@ -410,6 +425,7 @@ class Reader:
             try:
                 answer = await opening.enter_async_context(asking)
             except NoSuchKeyError:
+                self._note_absent(name, watch, question)
                 if watch.is_current:
                     raise
                 return None
@@ -451,6 +467,7 @@ class Reader:
         self, name: ObjectName, found: OriginObject, watch: Watch, asked: Validated, *, replaces: int
     ) -> _Told | None:
         """Keep what the origin showed as a new version; None where the key was written meanwhile."""
+        self._parts.absent.forget(name)
         if not watch.is_current:
             return None
         record = _record_of(found, self._parts.ids.take_version_id(), asked)

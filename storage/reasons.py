@@ -22,7 +22,7 @@ WAIT_TOLD_S: Final = 0.1
 class Reason(StrEnum):
     """Of a closed set.
 
-    UNKNOWN, ABSENT and FETCHING go with MISS and PARTIAL; the four of what is not kept with BYPASS.
+    UNKNOWN, ABSENT and FETCHING go with MISS and PARTIAL; the four of what is not kept with BYPASS; KNOWN_MISSING with a 404.
     """
 
     UNKNOWN = "not known here"
@@ -31,6 +31,7 @@ class Reason(StrEnum):
     VALIDATED = "validated"
     CHANGED = "changed at the origin"
     WRITTEN = "written all the time"
+    KNOWN_MISSING = "known not to exist"
     TOO_LARGE = "too large to keep"
     NO_ROOM = "no room"
     NOT_ADMITTED = "not admitted"

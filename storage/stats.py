@@ -219,6 +219,7 @@ class Stats:
         scrub_damaged: Damaged blocks that the scrub found, `clean` or `dirty`.
         last_answers: Of reads that were no plain hits.
         warm_jobs: Warm-ups that run; `warm_objects` counts what became of each object, `warm_bytes` what was fetched for them.
+        remembered_absences: 404s that a policy's `negative_ttl` answered.
         origin: Set by the engine once the origin's client exists.
         limiter: Likewise.
     """
@@ -247,6 +248,7 @@ class Stats:
         self.scrub_done_at_s = 0.0
         self.scrub_damaged: Final[Counter[str]] = Counter(clean=0, dirty=0)
         self.last_answers: Final = LastAnswers()
+        self.remembered_absences = 0
         self.warm_jobs = 0
         self.warm_objects: Final[Counter[str]] = Counter(dict.fromkeys(WarmResult, 0))
         self.warm_bytes = 0

@@ -44,6 +44,7 @@ def test_explain_names_the_table_that_holds_and_the_source_of_each_value() -> No
         "freshness": ("300s", "the default", 0),
         "stale_s": ("90s", "this table", 12),
         "listing_ttl": ("0s", "the default", 0),
+        "negative_ttl": ("0s", "the default", 0),
         "flush_delay": ("0s", "the default", 0),
         "flush_deadline": ("0s", "the default", 0),
         "priority": ("normal", "the default", 0),

@@ -69,6 +69,14 @@ def test_stale_s_is_named_when_the_freshness_knows_no_age(freshness: str) -> Non
     ]
 
 
+def test_negative_ttl_is_named_when_the_origin_is_asked_each_time() -> None:
+    """Elsewhere it has an effect."""
+    table = '[[policies]]\nbucket = "b"\nnegative_ttl = 60\n'
+
+    assert named(table) == []
+    assert named(f'{table}freshness = "always"\n') == [("negative_ttl", 1, 3)]
+
+
 def test_the_top_level_is_named_unless_a_table_takes_its_setting_over() -> None:
     """What a table with write-back inherits has an effect there."""
     top = 'write = "through"\non_conflict = "quarantine"\n'

@@ -97,3 +97,22 @@ def test_a_dirty_object_says_how_its_flush_stands() -> None:
     assert told["acknowledged"] == "1970-01-01 00:15:00 UTC, 100 s ago, its flush is quarantined: 403"
     assert told["fresh"] == "yes: own"
     assert told["while origin fails"] == "served"
+
+
+def test_an_object_that_is_known_not_to_exist_says_until_when() -> None:
+    """By the origin's word, which is believed for a while."""
+    report = ObjectReport(
+        "s3://b/k",
+        1000.0,
+        state="absent",
+        confirmed_at_s=990.0,
+        is_fresh=True,
+        why_fresh="the origin said so within negative_ttl",
+        fresh_until_s=1050.0,
+    )
+
+    assert lines_of(report) == {
+        "state": "absent: the origin has said that there is none",
+        "confirmed": "1970-01-01 00:16:30 UTC, 10 s ago",
+        "fresh": "yes, until 1970-01-01 00:17:30 UTC: the origin said so within negative_ttl",
+    }

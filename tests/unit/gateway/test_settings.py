@@ -306,6 +306,7 @@ def test_policy_table_finds_the_first_match_and_fills_in_the_default() -> None:
         [[policies]]
         match = "s3://*/tmp/"
         listing_ttl = "2m"
+        negative_ttl = "3m"
         flush_delay = "30s"
         flush_deadline = 90
         priority = "low"
@@ -330,6 +331,7 @@ def test_policy_table_finds_the_first_match_and_fills_in_the_default() -> None:
         prefix="tmp/",
         freshness=Freshness(FreshnessMode.TTL, 300, 0),
         listing_ttl_s=120,
+        negative_ttl_s=180,
         flush_delay_s=30,
         flush_deadline_s=90,
         priority=RetentionPriority.LOW,
@@ -383,15 +385,6 @@ def test_dirty_mark_follows_the_cache_size_or_stands_by_itself() -> None:
     """A percentage is one of cache_size; a size is that size."""
     assert load('cache_size = "1GiB"\ndirty_bytes_max = "25%"', {}, {}).dirty_bytes_limit == 256 * MIB
     assert load('dirty_bytes_max = "64MiB"', {}, {}).dirty_bytes_limit == 64 * MIB
-
-
-@pytest.mark.parametrize("name", ["negative_ttl", "negative_ttl_s"])
-def test_load_refuses_settings_that_nothing_obeys_yet(name: str) -> None:
-    """A setting that storage does not carry out is refused, at the top and in a policy, not silently passed over."""
-    assert refusal(f'{name} = "1"').startswith(f"config file, line 1: '{name}' is no setting")
-    assert refusal(f'[[policies]]\n{name} = "1"').startswith(
-        f"config file, line 2, [[policies]] number 1: '{name}' is no setting"
-    )
 
 
 def test_table_has_one_row_for_each_field_whose_default_is_of_its_type() -> None:
