@@ -235,6 +235,16 @@ def _slot_key(slot: int) -> str:
     return f"replay/{slot:06d}"
 
 
+def reading_order(batches: list[list[int]], workers: int) -> list[int]:
+    """Give the order in which samples are asked for: so many batches are read at a time, a sample of each in turn."""
+    order = []
+    for first in range(0, len(batches), workers):
+        together = batches[first : first + workers]
+        for place in range(max(map(len, together))):
+            order += [batch[place] for batch in together if place < len(batch)]
+    return order
+
+
 class Loader(Protocol):
     """Gives the batches of an epoch in their order."""
 

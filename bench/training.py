@@ -58,6 +58,7 @@ from bench.loader import (
     content,
     has_torch,
     put,
+    reading_order,
     s3,
     sample_key,
     serial_of,
@@ -69,6 +70,7 @@ PARTS: Final = "direct,read,read-write,half,half-order,outage"
 RATIOS: Final = {"half": 0.5, "half-order": 0.5}
 CHECKPOINT_KEYS: Final = 2
 EPOCHS_MAX: Final = 1000
+COUNTED: Final = ("forebay_warmup_", "forebay_evicted_bytes_total", "forebay_origin_throttled_total")
 
 
 @dataclass(slots=True)
@@ -93,15 +95,21 @@ class Epoch:
 
 @dataclass(slots=True)
 class Outcome:
-    """A part as a whole. `lost` are keys of which the origin does not hold the last acknowledged state."""
+    """A part as a whole.
+
+    Attributes:
+        lost: Keys of which the origin does not hold the last acknowledged state.
+        metrics: What the gateway counted of warm-ups and reclaim, by sample.
+    """
 
     epochs: list[Epoch] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     acknowledged: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
 
     def late(self, of: Callable[[Epoch], float]) -> float:
-        """Give the mean of what the epochs after the first show."""
-        return statistics.fmean(of(epoch) for epoch in self.epochs[1:])
+        """Give the mean of what the epochs after the first show, or that one."""
+        return statistics.fmean(of(epoch) for epoch in self.epochs[1:] or self.epochs)
 
 
 class Origin:
@@ -198,22 +206,21 @@ class Training:
                 pass
             number = 1
             while number <= (given.epochs if outage is None else outage.last_epoch):
-                with self._order_handed_over(number):
+                with self._order_handed_over(self._batches(number)):
                     self.outcome.epochs.append(self._epoch(loader, number, outage))
                 show(given, self.outcome.epochs[-1])
                 number += 1
         finally:
             loader.close()
 
-    def _order(self, number: int) -> list[int]:
+    def _batches(self, number: int) -> list[list[int]]:
         order = list(range(self._given.samples))
         random.Random(self._given.seed * 1000 + number).shuffle(order)
-        return order
+        return [order[at : at + self._given.batch] for at in range(0, len(order), self._given.batch)]
 
     def _epoch(self, loader: Loader, number: int, outage: Outage | None) -> Epoch:
         given, epoch, before = self._given, Epoch(self._part, number), self._origin.counters()
-        order = self._order(number)
-        batches = [order[at : at + given.batch] for at in range(0, len(order), given.batch)]
+        batches = self._batches(number)
         done: list[Done] = []
         saved: list[Done] = []
         begun_s = time.monotonic()
@@ -256,13 +263,14 @@ class Training:
                 self._unsure.pop(one.key, None)
 
     @contextmanager
-    def _order_handed_over(self, number: int) -> Iterator[None]:
+    def _order_handed_over(self, batches: list[list[int]]) -> Iterator[None]:
         """Tell the gateway in which order the epoch will read, as a sampler can."""
         with ExitStack() as stack:
             if self._part == "half-order":
                 directory = stack.enter_context(tempfile.TemporaryDirectory(dir=self._given.directory))
                 keys = Path(directory, "order.txt")
-                keys.write_text("".join(f"{sample_key(one)}\n" for one in self._order(number)))
+                order = reading_order(batches, self._given.workers)
+                keys.write_text("".join(f"{sample_key(one)}\n" for one in order))
                 ahead = (
                     "--ahead",
                     str(self._given.ahead),
@@ -277,6 +285,9 @@ class Training:
 
     def check(self) -> None:
         """Flush, and hold what the origin has against what was acknowledged."""
+        with urllib.request.urlopen(f"{self._endpoint}/metrics", timeout=60) as answer:
+            lines = [line.rpartition(" ") for line in answer.read().decode().splitlines()]
+        self.outcome.metrics = {name: float(value) for name, _, value in lines if name.startswith(COUNTED)}
         self._forebay("flush", f"s3://{BUCKET}/", "--wait")
         self._origin.limit(0.0, 0.0, 0.0)
         client = s3(self._origin.endpoint)
@@ -306,7 +317,7 @@ def main() -> int:
     if given.report:
         told = {part: asdict(outcome) for part, outcome in outcomes.items()}
         Path(given.report).write_text(json.dumps(told))
-    return 0 if all(_judged(given, outcomes)) else 1
+    return 0 if all([*_judged(given, outcomes)]) else 1
 
 
 def _part(given: argparse.Namespace, origin: Origin, part: str, cache_dir: Path) -> Outcome:
@@ -454,7 +465,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--compute", type=float, default=None, help="seconds a step; fixed by the above if left out"
     )
-    parser.add_argument("--ahead", type=int, default=512, help="of the order that is handed over")
+    parser.add_argument("--ahead", type=int, default=256, help="of the order that is handed over")
     parser.add_argument("--ahead-concurrency", type=int, default=16)
     parser.add_argument("--outage", type=float, default=60.0, help="seconds")
     parser.add_argument("--seed", type=int, default=1)

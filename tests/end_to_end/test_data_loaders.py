@@ -54,11 +54,13 @@ def test_examples_do_what_they_say_when_they_are_run(
         named = examples(running)
         samples = named["Samples"](bucket, "recordings/")
 
-        named["hand_over"](bucket, list(reversed(samples.keys)), ahead=4)
+        order = named["reading_order"]([[0, 1, 2], [3, 4, 5], [6, 7]], 2)
+        named["hand_over"](bucket, [samples.keys[index] for index in order], ahead=4)
         brought = wait_for(running, 'forebay_warmup_objects_total{result="brought"}', 4)
         read = {samples.keys[index]: samples[index] for index in range(len(samples))}
         members = dict(named["members"](samples.s3(), bucket, "shard-0.tar"))
 
+    assert order == [0, 3, 1, 4, 2, 5, 6, 7]
     assert brought == 4
     assert read == bodies
     assert members == bodies
