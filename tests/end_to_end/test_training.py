@@ -10,7 +10,7 @@ import pytest
 from tests.end_to_end.forked import ROOT
 from tests.end_to_end.processes import user_environment
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SHORT = (
     "--loader=plain --workers=2 --samples=128 --size=64KiB --slots=8 --checkpoint=64KiB --checkpoint-every=4 --ratio=2 "
