@@ -6,8 +6,8 @@ their order. Processes live as long as the loader, so that each keeps its client
 
 A worker gets each sample of its batch, one after the other, and compares every byte. After each eighth it writes an augmented sample
 into the next of its slots in the replay buffer, and reads one back that it has written before: that has to be what was acknowledged
-last. It asks by boto3, which costs some 3 ms of processor a request, or by plain HTTP on one connection, which costs a tenth of that:
-eight workers that ask for twice 230 samples a second by boto3 take two processors for themselves.
+last. It asks by boto3, which costs some 4 ms of processor a request, or by plain HTTP on one connection, which costs 0.6: eight workers
+that ask for twice 230 samples a second by boto3 take two processors for themselves.
 """
 
 import hashlib
