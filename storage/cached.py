@@ -92,10 +92,19 @@ class AddExtents:
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """What the origin's answer says of a version besides its bytes: `ObjectRecord.headers` and `.user_metadata`."""
+
+    headers: tuple[tuple[str, str], ...]
+    user_metadata: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MarkValidated:
     """The origin confirmed a clean version, and said how it names it.
 
-    `checksums` are those it showed: a version that was first seen by the answer to a range has none of its own.
+    `checksums` are those it showed: a version that was first seen by the answer to a range has none of its own. `shown` is how it
+    describes the version now, in place of what was known; None where that stays.
     """
 
     bucket: str
@@ -104,6 +113,7 @@ class MarkValidated:
     validated: Validated
     origin: OriginIdentity
     checksums: tuple[Checksum, ...] = ()
+    shown: Shown | None = None
 
     def __call__(self, rows: Rows) -> bool:
         """Write the time; False where the version is gone, or dirty, which no answer of the origin can be about."""
@@ -117,6 +127,10 @@ class MarkValidated:
             checksums=record.checksums or self.checksums,
             is_written_here=was_written_here(record),
         )
+        if self.shown is not None:
+            confirmed = msgspec.structs.replace(
+                confirmed, headers=self.shown.headers, user_metadata=self.shown.user_metadata
+            )
         rows.put_record(self.bucket, self.key, confirmed)
         return True
 

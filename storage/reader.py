@@ -33,7 +33,7 @@ import msgspec
 from storage import keys
 from storage.absent_keys import Absence, AbsentKeys, Question
 from storage.applier import Applier
-from storage.cached import MarkValidated, StoreVersion
+from storage.cached import MarkValidated, Shown, StoreVersion
 from storage.clock import Clock
 from storage.errors import NoSuchKeyError, OriginRefusedError, OriginUnavailableError, OverloadedError
 from storage.family import Family
@@ -301,7 +301,9 @@ class Reader:
         origin = msgspec.structs.replace(
             record.origin, last_modified_s=found.last_modified_s, version_id=found.version_id
         )
-        mark = MarkValidated(name.shelf, name.key, record.version_id, asked, origin, found.checksums)
+        mark = MarkValidated(
+            name.shelf, name.key, record.version_id, asked, origin, found.checksums, _shown(record, found)
+        )
         try:
             is_there = await self._parts.applier.change(mark)
         except INDEX_FAILURES:
@@ -525,6 +527,19 @@ def _is_same(record: ObjectRecord, found: OriginObject) -> bool:
         # Flushed from here, and no answer to a write carries a date: another writer's may have the same bytes.
         return has_description(found, record)
     return origin.last_modified_s == found.last_modified_s
+
+
+def _shown(record: ObjectRecord, found: OriginObject) -> Shown | None:
+    """Give how the origin describes a version that still stands, where that differs from what is known; the bytes are the same.
+
+    Dates have whole seconds, so what was written twice within one shows the same date (RFC 9110 section 8.8.2.2); and some of a
+    description changes without a new date: storage class, restore, replication, tags (AWS API_HeadObject). What a HEAD says takes
+    the place of what was known (RFC 9111 section 4.3.5).
+    """
+    is_known = sorted(found.headers) == sorted(record.headers) and sorted(found.user_metadata) == sorted(
+        record.user_metadata
+    )
+    return None if is_known else Shown(found.headers, found.user_metadata)
 
 
 def _locks(headers: tuple[tuple[str, str], ...]) -> frozenset[tuple[str, str]]:

@@ -146,6 +146,55 @@ async def test_a_change_of_metadata_alone_is_seen_when_the_version_was_flushed_f
         assert (metadata_now(running), got.data) == ((("run", "2"),), DATA)
 
 
+async def test_a_change_of_metadata_within_the_second_of_the_date_is_seen_and_costs_no_bytes() -> None:
+    """B08: the same ETag and the same Last-Modified, whose unit is the second: what HEAD says is taken over, the bytes stay."""
+    async with running_engine(policy=TTL) as running:
+        running.origin.store._now_s = lambda: 1_700_000_000.2
+        running.origin.store.put(BUCKET, "key", DATA, **{"x-amz-meta-run": "1", "content-type": "text/x"})
+        await running.get("key")
+        await running.fills_ended()
+        running.origin.store._now_s = lambda: 1_700_000_000.7
+        running.origin.store.put(BUCKET, "key", DATA, **{"x-amz-meta-run": "2", "content-language": "de"})
+        running.clock.ahead_s = 61.0
+
+        got = await running.get("key")
+        row = running.engine._components.supply.record(NAME)
+
+        assert row is not None
+        assert row.user_metadata == (("run", "2"),)
+        assert dict(row.headers) == {"content-type": "binary/octet-stream", "content-language": "de"}
+        assert (got.data, got.result) == (DATA, CacheResult.HIT)
+        assert running.origin.requests == {"GetObject": 1, "HeadObject": 1}
+
+
+@pytest.mark.parametrize("is_written_here", [False, True], ids=["read", "written"])
+async def test_what_the_origin_says_of_a_version_without_a_new_date_is_seen(*, is_written_here: bool) -> None:
+    """B08: a tool that waits for a restore or a replication by HEAD sees it end (AWS API_HeadObject)."""
+    async with running_engine(policy=TTL) as running:
+        if is_written_here:
+            await running.put("key", DATA)
+            await running.engine._components.flusher.flush_key(NAME)
+        else:
+            running.origin.store.put(BUCKET, "key", DATA)
+            await running.get("key")
+            await running.fills_ended()
+        shown = []
+        for number, restore in enumerate(('ongoing-request="true"', 'ongoing-request="false"', "")):
+            running.origin.faults.clear()
+            told = {"x-amz-restore": restore, "x-amz-storage-class": "GLACIER"} if restore else {}
+            running.origin.faults.add(Fault(operation="HeadObject", headers=told, times=-1))
+            running.clock.ahead_s = 61.0 * (number + 1)
+            opened = await running.engine.open_object(NAME, metadata_only=True)
+            await opened.close()
+            shown.append(dict(opened.record.headers).get("x-amz-restore"))
+
+        got = await running.get("key")
+
+        assert shown == ['ongoing-request="true"', 'ongoing-request="false"', None]
+        assert (got.data, got.result) == (DATA, CacheResult.HIT)
+        assert running.origin.requests["GetObject"] == (0 if is_written_here else 1)
+
+
 @pytest.mark.parametrize(
     "fault",
     [Fault(status=500), Fault(status=503, code="SlowDown"), Fault(status=429), Fault(drop="before")],
