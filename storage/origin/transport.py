@@ -13,6 +13,9 @@ from types import SimpleNamespace
 from typing import Final
 
 import aiohttp
+from aiohttp.client_reqrep import ConnectionKey
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 from yarl import URL
 
 from storage.errors import OriginError, OriginRefusedError, OriginUnavailableError
@@ -129,7 +132,7 @@ class Transport:
         if self._settings.ca_bundle:
             trust = ssl.create_default_context(cafile=self._settings.ca_bundle)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
+            connector=_Connector(
                 limit=self._settings.connections_max, keepalive_timeout=KEEP_ALIVE_S, ssl=trust
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -200,6 +203,21 @@ class Transport:
                 )
             finally:
                 attempt.is_answered = True  # the deadline ends here: a body still being sent moves it no more
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Leaves a pooled connection on which something came that nobody had asked for.
+
+    It is no answer to the next request (RFC 9112 section 9.2): servers and proxies say 408 before they close an idle connection,
+    and what follows an answer that was longer than it said could pass for another object's.
+    """
+
+    async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
+        while (connection := await super()._get(key, traces)) is not None:
+            if connection.protocol is not None and not connection.protocol.should_close:
+                return connection
+            connection.close()
+        return None
 
 
 class _CutError(Exception):
@@ -277,6 +295,7 @@ def _connection_trace() -> aiohttp.TraceConfig:
     async def created(
         _session: aiohttp.ClientSession, context: SimpleNamespace, _: aiohttp.TraceConnectionCreateEndParams
     ) -> None:
+        context.trace_request_ctx.is_reused = False  # the one that was to be reused was left
         context.trace_request_ctx.is_sent = True
 
     trace.on_connection_reuseconn.append(reused)
