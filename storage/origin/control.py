@@ -1,21 +1,29 @@
 """The control lane: the rarer calls about buckets, by aiobotocore, behind the same limiter.
 
-aiobotocore does not retry: each request is admitted by our limiter. Its clients are made for one set of credentials and one
-region, so one is kept for each pair in use; when the credentials change, the old ones close after their last call.
+Each request is admitted by our limiter. So what asks again below it is switched off: aiobotocore's retries, aiohttp's of a connection
+that broke, redirects, and botocore's own search for a bucket's region; what of these is of use is done here, with a ticket each.
+
+aiobotocore's clients are made for one set of credentials and one region, so one is kept for each pair in use; when the credentials
+change, the old ones close after their last call.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
+from functools import partial
+from types import SimpleNamespace
 from typing import Final, Protocol, Self, TypeVar, cast
 
 import msgspec
 from aiobotocore.config import AioConfig  # type: ignore[import-untyped]  # it ships no types
+from aiobotocore.httpsession import AIOHTTPSession  # type: ignore[import-untyped]  # as above
 from aiobotocore.session import get_session  # type: ignore[import-untyped]  # it ships no types
 from botocore.exceptions import (  # type: ignore[import-untyped]  # it ships no types
     BotoCoreError,
     ClientError,
     ConnectTimeoutError,
+    HTTPClientError,
     ReadTimeoutError,
 )
 from botocore.loaders import create_loader  # type: ignore[import-untyped]  # as above
@@ -33,7 +41,8 @@ from storage.origin.documents import ErrorDocument
 from storage.origin.endpoint import OriginSettings, Regions, address
 from storage.origin.failures import failure_by_code, failure_named
 from storage.origin.limiter import Feedback
-from storage.origin.retry import CREDENTIAL_CODES
+from storage.origin.retry import CREDENTIAL_CODES, Outcome, classify
+from storage.origin.transport import CutError, no_hidden_retry
 from storage.types import Priority
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -164,6 +173,36 @@ class _Refusal(_Answer, frozen=True):
     error: _Error = _Error()
     response_metadata: _Metadata = _Metadata()
 
+    @property
+    def region(self) -> str:
+        return self.response_metadata.headers.get("x-amz-bucket-region", "") or self.error.region or ""
+
+
+class _RefusedError(Exception):
+    """The origin's refusal of one request."""
+
+    def __init__(self, refusal: _Refusal, failure: StorageError, operation: str) -> None:
+        super().__init__(str(failure))
+        self.refusal = refusal
+        self.failure = failure
+        self.operation = operation
+
+    @property
+    def code(self) -> str:
+        """The document's code; "" for a HEAD, whose code is its status."""
+        code = self.refusal.error.code or ""
+        return "" if code.isdigit() else code
+
+
+class _OneRequestSession(AIOHTTPSession):  # type: ignore[misc]  # it has no types
+    """aiobotocore's session, but each call is one request."""
+
+    async def _get_session(self, proxy_url: str | None) -> SimpleNamespace:
+        session = await super()._get_session(proxy_url)
+        return SimpleNamespace(
+            request=partial(session.request, allow_redirects=False, middlewares=(no_hidden_retry,))
+        )
+
 
 class ControlLane:
     """Calls about buckets. Use as an async context manager. `regions` is shared with the data lane."""
@@ -260,36 +299,65 @@ class ControlLane:
     ) -> T:
         for is_last in (False, True):
             credentials = await self._credentials.credentials()
-            region = self._regions.of(bucket)
-            async with self._limiter.admit(Priority.FOREGROUND, bucket=bucket) as ticket:
-                try:
-                    async with self._client(credentials, region) as s3:
-                        answer = await call(s3)
-                except ClientError as error:
-                    refusal = msgspec.convert(error.response, _Refusal)
-                    failure = _failure(refusal, bucket, is_head=error.operation_name == "HeadBucket")
-                    ticket.report(_feedback(failure), getattr(failure, "retry_after_s", None))
-                    if is_last or not self._is_remedied(refusal, bucket, credentials):
-                        raise failure from error
-                except BotoCoreError as error:
-                    is_timeout = isinstance(error, (ConnectTimeoutError, ReadTimeoutError))
-                    ticket.report(Feedback.TIMED_OUT if is_timeout else Feedback.FAILED)
-                    code = "Timeout" if is_timeout else "Connection"
-                    raise OriginUnavailableError(
-                        f"no answer of the origin: {error}", status=0, code=code
-                    ) from error
-                else:
-                    ticket.report(Feedback.SUCCESS)
-                    return msgspec.convert(answer, shape)
+            try:
+                return msgspec.convert(await self._once(credentials, bucket, call), shape)
+            except _RefusedError as refused:
+                if is_last or not await self._is_remedied(refused, bucket, credentials):
+                    raise refused.failure from refused.__cause__
+            except HTTPClientError as error:
+                # A connection that was idle for long may be dead; what is asked here may be asked twice.
+                if is_last or not isinstance(error.kwargs.get("error"), CutError):
+                    raise _away(error) from error
+            except (BotoCoreError, TimeoutError) as error:
+                raise _away(error) from error
         raise AssertionError("the last round answers or raises")
 
-    def _is_remedied(self, refusal: _Refusal, bucket: str, credentials: Credentials) -> bool:
-        region = (
-            refusal.response_metadata.headers.get("x-amz-bucket-region", "") or refusal.error.region or ""
-        )
-        if self._regions.learn(bucket, region):
+    async def _once(
+        self,
+        credentials: Credentials,
+        bucket: str,
+        call: Callable[[_S3], Awaitable[Mapping[str, object]]],
+    ) -> Mapping[str, object]:
+        """Send one request, and let the limiter learn of it."""
+        settings = self._settings
+        async with (
+            self._limiter.admit(Priority.FOREGROUND, bucket=bucket) as ticket,
+            self._client(credentials, self._regions.of(bucket)) as s3,
+        ):
+            try:
+                async with asyncio.timeout(settings.connect_s + settings.answer_s):
+                    answer = await call(s3)
+            except ClientError as error:
+                refusal = msgspec.convert(error.response, _Refusal)
+                failure = _failure(refusal, bucket, is_head=error.operation_name == "HeadBucket")
+                ticket.report(_feedback(failure), getattr(failure, "retry_after_s", None))
+                raise _RefusedError(refusal, failure, error.operation_name) from error
+            except (BotoCoreError, TimeoutError) as error:
+                ticket.report(Feedback.TIMED_OUT if _is_timeout(error) else Feedback.FAILED)
+                raise
+            ticket.report(Feedback.SUCCESS)
+            return answer
+
+    async def _is_remedied(self, refused: "_RefusedError", bucket: str, credentials: Credentials) -> bool:
+        refusal = refused.refusal
+        if self._regions.learn(bucket, refusal.region):
             return True
-        return refusal.error.code in CREDENTIAL_CODES and self._credentials.refused(credentials)
+        if refusal.error.code in CREDENTIAL_CODES:
+            return self._credentials.refused(credentials)
+        is_elsewhere = classify(refusal.response_metadata.status, refused.code) is Outcome.ELSEWHERE
+        if refusal.region or not is_elsewhere or refused.operation in {"HeadBucket", "CreateBucket"}:
+            return False
+        return self._regions.learn(bucket, await self._region_told_to_head(bucket, credentials))
+
+    async def _region_told_to_head(self, bucket: str, credentials: Credentials) -> str:
+        """Ask for the region of a bucket that is elsewhere: the answer to HeadBucket tells it, a refusal too (AWS API_HeadBucket)."""
+        try:
+            answer = await self._once(credentials, bucket, lambda s3: s3.head_bucket(Bucket=bucket))
+        except _RefusedError as refused:
+            return refused.refusal.region
+        except (BotoCoreError, TimeoutError):
+            return ""
+        return msgspec.convert(answer, _Head).bucket_region
 
     @asynccontextmanager
     async def _client(self, credentials: Credentials, region: str) -> AsyncIterator[_S3]:
@@ -317,6 +385,8 @@ class ControlLane:
             connect_timeout=settings.connect_s,
             read_timeout=settings.answer_s,
             retries={"total_max_attempts": 1, "mode": "standard"},
+            max_pool_connections=settings.connections_max,
+            http_session_cls=_OneRequestSession,
         )
         session = get_session()
         session.register_component("data_loader", _MODELS)
@@ -331,13 +401,29 @@ class ControlLane:
             config=config,
         )
         stack = AsyncExitStack()
-        return _Held(cast("_S3", await stack.enter_async_context(context)), stack)  # aiobotocore has no types
+        client = await stack.enter_async_context(context)
+        client.meta.events.register_last("before-parameter-build.s3", _take_as_redirected)
+        return _Held(cast("_S3", client), stack)  # aiobotocore has no types
 
     async def _drop(self, key: tuple[Credentials, str]) -> None:
         held = self._held.pop(key, None)
         if held is not None:
             held.is_dropped = True
             await held.release()
+
+
+def _take_as_redirected(context: dict[str, dict[str, object]], **_: object) -> None:
+    """Keep botocore from asking for the region of a bucket, and from asking again there, of its own accord."""
+    context["s3_redirect"]["redirected"] = True
+
+
+def _is_timeout(error: Exception) -> bool:
+    return isinstance(error, (ConnectTimeoutError, ReadTimeoutError, TimeoutError))
+
+
+def _away(error: Exception) -> OriginUnavailableError:
+    code = "Timeout" if _is_timeout(error) else "Connection"
+    return OriginUnavailableError(f"no answer of the origin: {error}", status=0, code=code)
 
 
 def _failure(refusal: _Refusal, bucket: str, *, is_head: bool) -> StorageError:

@@ -140,7 +140,7 @@ class Transport:
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
             auto_decompress=False,
             trace_configs=[_connection_trace()],
-            middlewares=(_no_hidden_retry,),
+            middlewares=(no_hidden_retry,),
             read_bufsize=CHUNK_BYTES_MAX,
             max_line_size=HEADER_BYTES_MAX,
             max_field_size=HEADER_BYTES_MAX,
@@ -220,19 +220,20 @@ class _Connector(aiohttp.TCPConnector):
         return None
 
 
-class _CutError(Exception):
+class CutError(Exception):
     """The connection broke before an answer; not an aiohttp error, so that aiohttp does not retry."""
 
 
-async def _no_hidden_retry(
+async def no_hidden_retry(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
+    """Be a middleware of aiohttp that raises CutError for a connection that broke, which aiohttp would try again unseen."""
     try:
         return await handler(request)
     except aiohttp.ClientConnectorError:
         raise
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        raise _CutError(str(error)) from error
+        raise CutError(str(error)) from error
 
 
 async def _feed(
@@ -277,7 +278,7 @@ def _translated(error: Exception) -> OriginError:
         return OriginUnavailableError(f"not an HTTP answer: {error}", status=0, code="BadAnswer")
     if isinstance(error, ValueError) and not isinstance(error, (aiohttp.ClientError, OSError)):
         return OriginRefusedError(f"the request cannot be sent: {error}", status=400, code="InvalidArgument")
-    if not isinstance(error, (aiohttp.ClientError, OSError, _CutError)):
+    if not isinstance(error, (aiohttp.ClientError, OSError, CutError)):
         # A session that was closed meanwhile, or a fault of aiohttp's own.
         log.error("the origin cannot be asked", exc_info=error)
     return OriginUnavailableError(f"no connection to the origin: {error}", status=0, code="Connection")

@@ -9,6 +9,7 @@ from storage.clock import SystemClock
 from storage.errors import (
     BucketNotEmptyError,
     NoSuchBucketError,
+    OriginError,
     OriginRefusedError,
     OriginSuspendedError,
     OriginThrottledError,
@@ -18,21 +19,33 @@ from storage.origin.admission import Limiter
 from storage.origin.control import ControlLane
 from storage.origin.endpoint import OriginSettings, Regions
 from storage.origin.facts import FactsSource
-from storage.origin.limiter import LimiterSettings
+from storage.origin.limiter import Budget, Demand, LimiterSettings
+from storage.types import Priority
 from tests.fakes.origin_faults import Fault
 from tests.fakes.origin_server import FakeOrigin
 from tests.fakes.rotating_credentials import Rotating
 
 
+class CountingLimiter(Limiter):
+    """A limiter that counts whom it lets in."""
+
+    admitted = 0
+
+    async def enter(self, priority: Priority, bytes_hint: int, budget: Budget, bucket: str) -> Demand:
+        """Count, and do as others."""
+        self.admitted += 1
+        return await super().enter(priority, bytes_hint, budget, bucket)
+
+
 @asynccontextmanager
-async def lane(*access_keys: str) -> AsyncIterator[tuple[FakeOrigin, ControlLane, Limiter]]:
+async def lane(*access_keys: str) -> AsyncIterator[tuple[FakeOrigin, ControlLane, CountingLimiter]]:
     """Start an origin with a bucket, and a control lane to it."""
     async with FakeOrigin() as origin:
         origin.store.create_bucket("data")
         origin.keys = dict.fromkeys(access_keys or ("AK",), "secret")
-        limiter = Limiter(LimiterSettings(), SystemClock())
+        limiter = CountingLimiter(LimiterSettings(), SystemClock())
         control = ControlLane(
-            OriginSettings(origin.url, answer_s=0.5),
+            OriginSettings(origin.url, connect_s=1.0, answer_s=0.5),
             limiter=limiter,
             credentials=Rotating(*(access_keys or ("AK",))),
             regions=Regions("us-east-1"),
@@ -75,7 +88,7 @@ async def test_facts_come_from_the_documents() -> None:
 
 async def test_region_of_a_bucket_elsewhere_is_learnt() -> None:
     """A bucket in another region is asked again there, once."""
-    async with lane() as (origin, control, _):
+    async with lane() as (origin, control, limiter):
         origin.checks_region = True
         origin.store.create_bucket("far", region="eu-west-1", versioning="Enabled")
 
@@ -83,6 +96,55 @@ async def test_region_of_a_bucket_elsewhere_is_learnt() -> None:
         second = await control.get_bucket_versioning("far")
 
         assert (first, second) == ("Enabled", "Enabled")
+        assert origin.requests == {"GetBucketVersioning": 3}
+        assert limiter.admitted == 3
+
+
+async def test_region_that_only_a_head_tells_is_asked_for_behind_the_limiter() -> None:
+    """B56: each request has its ticket, that for the region too; the next call knows it."""
+    async with lane() as (origin, control, limiter):
+        origin.store.create_bucket("far", region="me-south-1", versioning="Enabled")
+        origin.faults.add(
+            Fault(operation="GetBucketVersioning", status=400, code="IllegalLocationConstraintException")
+        )
+
+        answers = [await control.get_bucket_versioning("far") for _ in range(2)]
+
+        assert answers == ["Enabled", "Enabled"]
+        assert origin.requests == {"GetBucketVersioning": 3, "HeadBucket": 1}
+        assert limiter.admitted == 4
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_redirect_to_another_place_is_not_followed(status: int) -> None:
+    """A Location is followed by nobody: what we sign is for the origin that is set. It is told as what it is."""
+    async with FakeOrigin() as elsewhere, lane() as (origin, control, limiter):
+        elsewhere.store.create_bucket("data", versioning="Enabled")
+        location = {"location": f"{elsewhere.url}/data?versioning"}
+        origin.faults.add(
+            Fault(operation="GetBucketVersioning", status=status, code="Moved", headers=location, times=-1)
+        )
+
+        with pytest.raises(OriginError) as refused:
+            await control.get_bucket_versioning("data")
+
+        assert refused.value.status == status
+        assert elsewhere.requests == {}
+        assert sum(origin.requests.values()) == limiter.admitted
+
+
+async def test_connection_that_broke_is_replaced_once_behind_the_limiter() -> None:
+    """B57: what is idle for long dies; the one repetition is a request like any other, and a lasting failure is told."""
+    async with lane() as (origin, control, limiter):
+        origin.faults.add(Fault(drop="before"))
+        answer = await control.get_bucket_versioning("data")
+        origin.faults.add(Fault(drop="before", times=-1))
+        with pytest.raises(OriginUnavailableError):
+            await control.get_bucket_versioning("data")
+
+        assert answer == ""
+        assert origin.requests == {"GetBucketVersioning": 4}
+        assert limiter.admitted == 4
 
 
 async def test_expired_credentials_are_renewed() -> None:
@@ -92,6 +154,18 @@ async def test_expired_credentials_are_renewed() -> None:
 
         assert await control.get_bucket_versioning("data") == ""
         assert origin.requests_of("GetBucketVersioning") == 2
+
+
+async def test_answer_that_never_ends_is_given_up() -> None:
+    """An origin that says a byte now and then does not hold a slot for ever."""
+    async with lane() as (origin, control, limiter):
+        origin.faults.add(Fault(operation="ListBuckets", body="<x>" * 4000, body_bytes_per_s=20.0))
+
+        with pytest.raises(OriginUnavailableError) as late:
+            await control.list_buckets()
+
+        assert late.value.code == "Timeout"
+        assert limiter.in_flight == 0
 
 
 async def test_refusals_have_their_classes() -> None:
