@@ -11,12 +11,19 @@ and of the event loop's thread; look at `is_current` in the same step as the dec
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
 from typing import Self
 
 from storage.types import NULL_VERSION, ObjectName
 
 _Place = tuple[str, str]
 """A key and the origin's id of a version, "" for the newest."""
+
+
+class _Side(Enum):
+    """What a watch without a name may be of."""
+
+    ORIGIN = auto()
 
 
 class Watch:
@@ -58,6 +65,7 @@ class Generations:
         self._keys: dict[str, dict[_Place, _Watchers]] = {}
         self._buckets: dict[str, _Watchers] = {}
         self._prefixes: dict[str, dict[str, _Watchers]] = {}
+        self._origins: dict[str, _Watchers] = {}
 
     def __len__(self) -> int:
         return sum(len(w) for w in self._all())
@@ -80,11 +88,21 @@ class Generations:
         known = self._prefixes.get(bucket, {}).get(prefix)
         return Watch(known or _Watchers(self, bucket, prefix))
 
+    def watch_origin(self, bucket: str) -> Watch:
+        """Begin to watch what the origin has of a bucket beside the overlay: a write that is only laid over it overtakes nothing."""
+        return Watch(self._origins.get(bucket) or _Watchers(self, bucket, _Side.ORIGIN))
+
     def bump(self, name: ObjectName) -> None:
         """Overtake the watches of a key, of its version `null` that it may have overwritten, and of the listings that have it.
 
         With a version id those of that version too. A write makes and changes no other.
         """
+        self._bump_known(name)
+        of_origin = self._origins.get(name.bucket)
+        if of_origin is not None:
+            of_origin.overtake()
+
+    def _bump_known(self, name: ObjectName) -> None:
         of_bucket = self._keys.get(name.bucket, {})
         for version_id in {"", NULL_VERSION, name.version_id}:
             of_key = of_bucket.get((name.key, version_id))
@@ -101,7 +119,8 @@ class Generations:
     def bump_bucket(self, bucket: str) -> None:
         """Overtake all watches in a bucket: it was made, deleted, or changed as a whole."""
         of_prefixes = tuple(self._prefixes.get(bucket, {}).values())
-        for watchers in (*self._keys.get(bucket, {}).values(), *of_prefixes, self._buckets.get(bucket)):
+        of_bucket = (self._buckets.get(bucket), self._origins.get(bucket))
+        for watchers in (*self._keys.get(bucket, {}).values(), *of_prefixes, *of_bucket):
             if watchers is not None:
                 watchers.overtake()
 
@@ -114,8 +133,18 @@ class Generations:
         finally:
             self.bump(name)
 
+    @contextmanager
+    def laying_over(self, name: ObjectName) -> Iterator[None]:
+        """As `writing`, for a write that the overlay has when the block has ended, and that is not at the origin before that."""
+        self._bump_known(name)
+        try:
+            yield
+        finally:
+            self._bump_known(name)
+
     def _all(self) -> Iterator["_Watchers"]:
         yield from self._buckets.values()
+        yield from self._origins.values()
         for keys in self._keys.values():
             yield from keys.values()
         for prefixes in self._prefixes.values():
@@ -124,6 +153,8 @@ class Generations:
     def _keep(self, watchers: "_Watchers") -> None:
         if watchers.place is None:
             self._buckets[watchers.bucket] = watchers
+        elif isinstance(watchers.place, _Side):
+            self._origins[watchers.bucket] = watchers
         elif isinstance(watchers.place, str):
             self._prefixes.setdefault(watchers.bucket, {})[watchers.place] = watchers
         else:
@@ -132,6 +163,9 @@ class Generations:
     def _drop(self, watchers: "_Watchers") -> None:
         if watchers.place is None:
             self._buckets.pop(watchers.bucket, None)
+            return
+        if isinstance(watchers.place, _Side):
+            self._origins.pop(watchers.bucket, None)
             return
         if isinstance(watchers.place, str):
             prefixes = self._prefixes.get(watchers.bucket, {})
@@ -148,12 +182,12 @@ class Generations:
 class _Watchers:
     """The current watches of one key, version, prefix or bucket; known to its owner only while there are any.
 
-    `place` is a key and version, or a prefix; None for the bucket.
+    `place` is a key and version, or a prefix; None for the bucket; ORIGIN for what the origin has of it.
     """
 
     __slots__ = ("_owner", "_watches", "bucket", "place")
 
-    def __init__(self, owner: Generations, bucket: str, place: _Place | str | None) -> None:
+    def __init__(self, owner: Generations, bucket: str, place: _Place | str | _Side | None) -> None:
         self._owner = owner
         self._watches: set[Watch] = set()
         self.bucket = bucket
@@ -166,6 +200,8 @@ class _Watchers:
     def subject(self) -> str:
         if isinstance(self.place, str):
             return f"{ObjectName(self.bucket, self.place)}*"
+        if isinstance(self.place, _Side):
+            return f"{self.bucket} at the origin"
         return str(ObjectName(self.bucket, *(self.place or ("",))))
 
     def add(self, watch: Watch) -> None:

@@ -281,7 +281,7 @@ class Uploads:
     async def _commit_at(self, upload: UploadRecord, record: ObjectRecord, base: Base) -> PutResult:
         name, now_s = ObjectName(upload.bucket, upload.key), self._parts.clock.wall_s()
         entry = on_base(self._entry(upload, record, now_s), base)
-        with self._parts.generations.writing(name):
+        with self._parts.generations.laying_over(name):
             await self._parts.commit.commit(UploadCompleted(FORMAT, upload.upload_id, record, entry, now_s))
         return PutResult(record.etag, record.last_modified_s, record.checksums)
 

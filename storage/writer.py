@@ -183,7 +183,7 @@ class Writer:
                 now_s = self._parts.clock.wall_s()
                 record = self._record(request, intake, content, now_s)
                 entry = self._entry(request.name, record, base, now_s, request.credential_id)
-                with self._parts.generations.writing(request.name):
+                with self._parts.generations.laying_over(request.name):
                     await self._parts.commit.commit(Put(FORMAT, record, entry), body=intake.tiny)
             return PutResult(record.etag, record.last_modified_s, record.checksums)
 
@@ -308,7 +308,7 @@ class Writer:
                 if late_reason(facts):
                     return False
                 entry = self._entry(name, None, base, self._parts.clock.wall_s(), credential_id)
-                with self._parts.inlet.watching_disk(), self._parts.generations.writing(name):
+                with self._parts.inlet.watching_disk(), self._parts.generations.laying_over(name):
                     await self._parts.commit.commit(Tombstone(FORMAT, entry))
                 return True
 
