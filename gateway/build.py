@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from gateway.context import ObjectStore
 from gateway.s3.checksums import completed_checksums
@@ -280,6 +281,10 @@ def own_credentials(keys: OriginKeys) -> CredentialSource:
     return StaticCredentials(Credentials(keys.access_key, keys.secret_key, keys.session_token))
 
 
+CONNECTIONS_MIN: Final = 512
+"""So many connections to the origin are allowed at least; the limiter lets fewer be used."""
+
+
 def origin_settings(settings: Settings) -> OriginSettings:
     """Say where the origin is, as its clients want to know it."""
     return OriginSettings(
@@ -288,6 +293,8 @@ def origin_settings(settings: Settings) -> OriginSettings:
         is_virtual_hosted=_is_virtual_hosted(settings),
         answer_s=settings.origin_timeout_s,
         stall_s=settings.origin_timeout_s,
+        # Whom the limiter lets through must not wait for a connection: that would count as the origin's time.
+        connections_max=max(CONNECTIONS_MIN, settings.origin_concurrency),
     )
 
 

@@ -2,7 +2,7 @@
 
 Pure. Start-time fair queueing (Goyal, Vin, Cheng 1996) with a flow for each client: whoever waits with one request goes before the second
 of somebody who waits with a thousand. A client's requests go in their order. What a client does not use is not saved up, and what it
-took is remembered until the others have had as much, so that one who asks again at once gains nothing by it.
+took is remembered while others wait, until they have had as much, so that one who asks again at once gains nothing by it.
 
 Requests to different buckets wait in lines of their own, since one bucket may have to wait while another need not; a client has one
 account over all of them.
@@ -14,7 +14,7 @@ from heapq import heappop, heappush, heapreplace
 from typing import Final, Generic, Protocol, TypeVar
 
 FLOWS_KEPT_MAX: Final = 1024
-"""Accounts of clients that do not wait; beyond it those that owe nothing are dropped."""
+"""Accounts of clients; beyond it those that neither wait nor owe anything are dropped, each time that as many have come again."""
 
 
 class Waiting(Protocol):
@@ -57,7 +57,7 @@ class _Line(Generic[W]):
 class FairQueue(Generic[W]):
     """The demands of one priority."""
 
-    __slots__ = ("_flows", "_lines", "_order", "_virtual", "_waiting")
+    __slots__ = ("_flows", "_lines", "_order", "_sweep_above", "_virtual", "_waiting")
 
     def __init__(self) -> None:
         self._flows: dict[str, _Flow] = {}
@@ -65,6 +65,7 @@ class FairQueue(Generic[W]):
         self._virtual = 0.0
         self._waiting = 0
         self._order = 0
+        self._sweep_above = FLOWS_KEPT_MAX
 
     def __len__(self) -> int:
         return self._waiting
@@ -146,9 +147,16 @@ class FairQueue(Generic[W]):
                 del self._lines[demand.bucket]
         self._flows[demand.client].waiting -= 1
         self._waiting -= 1
-        if len(self._flows) > FLOWS_KEPT_MAX:
-            self._flows = {
-                client: flow
-                for client, flow in self._flows.items()
-                if flow.waiting or flow.due > self._virtual
-            }
+        if not self._waiting:
+            # Nobody waits whom it could be owed: all begin anew, as if time had gone on to the last debt (Goyal: the end of a busy period).
+            self._flows.clear()
+            self._sweep_above = FLOWS_KEPT_MAX
+        elif len(self._flows) > self._sweep_above:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop accounts of no use, and look again once there are twice as many: a look at all of them is paid by half of them."""
+        self._flows = {
+            client: flow for client, flow in self._flows.items() if flow.waiting or flow.due > self._virtual
+        }
+        self._sweep_above = max(FLOWS_KEPT_MAX, 2 * len(self._flows))

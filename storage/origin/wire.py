@@ -374,9 +374,15 @@ def utc_s(year: int, month: int, day: int, hour: int, minute: int, second: int) 
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Read Retry-After where it is a number of seconds; None otherwise. S3 sends no dates there."""
+    """Read Retry-After (RFC 9110 section 10.2.3): seconds, or a date, which is taken from the answer's own; None where it is neither.
+
+    S3 sends no dates there; proxies and other origins may.
+    """
     text = headers.get("retry-after", "").strip()
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 7 else None
+    if text.isascii() and text.isdigit():
+        return float(text) if len(text) < 7 else None
+    until_s, now_s = http_date_s(text), http_date_s(headers.get("date", ""))
+    return float(max(0, until_s - now_s)) if until_s and now_s else None
 
 
 def bad_answer(problem: str) -> OriginUnavailableError:

@@ -3,6 +3,7 @@ import typing
 
 import pytest
 
+from gateway.build import origin_settings
 from gateway.grants import EVERYTHING, NOTHING, Access, parse_grant
 from gateway.setting_rows import POLICY_ONLY_TABLE, POLICY_PLACE_TABLE, POLICY_TABLE, TABLE
 from gateway.setting_values import Address, Addressing, LogLevel, OriginKeys
@@ -46,6 +47,14 @@ def test_load_gives_the_defaults_when_nothing_is_set() -> None:
     assert settings.metrics_listen is None
     assert settings.seed is None
     assert settings.client_keys == ()
+
+
+@pytest.mark.parametrize("concurrency", ["1", "64", "10000"])
+def test_no_request_that_the_limiter_lets_through_waits_for_a_connection(concurrency: str) -> None:
+    """B56: a wait for a connection would count as the origin's time, be taken for a time-out, and cut the limit."""
+    settings = load(None, {**SERVING, "FOREBAY_ORIGIN_CONCURRENCY": concurrency}, {})
+
+    assert origin_settings(settings).connections_max >= int(concurrency)
 
 
 def test_load_lets_flags_win_over_variables_over_the_file() -> None:

@@ -2,7 +2,7 @@ from dataclasses import dataclass
 
 from hypothesis import given, strategies as st
 
-from storage.origin.fair_queue import FairQueue
+from storage.origin.fair_queue import FLOWS_KEPT_MAX, FairQueue
 
 
 @dataclass(eq=False)
@@ -92,6 +92,23 @@ def test_client_has_one_account_over_all_buckets() -> None:
     served(queue, 3, "one")
 
     assert served(queue, 1, "two")[0].client == "single"
+
+
+def test_accounts_are_swept_seldom_however_many_wait() -> None:
+    """B56: with thousands of clients waiting a turn costs no look at all accounts; those that are done are forgotten all the same."""
+    queue: FairQueue[Ask] = FairQueue()
+    clients = 4 * FLOWS_KEPT_MAX
+    for number in range(clients):
+        queue.add(Ask(f"client-{number}"))
+        queue.add(Ask(f"client-{number}"))
+    sweeps, flows = 0, queue._flows
+
+    for _ in range(2 * clients):
+        served(queue, 1)
+        sweeps, flows = sweeps + (queue._flows is not flows), queue._flows
+
+    assert sweeps <= 4
+    assert (len(queue), queue._flows) == (0, {})
 
 
 def test_dropped_bucket_leaves_the_others() -> None:

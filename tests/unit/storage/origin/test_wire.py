@@ -228,8 +228,21 @@ def test_http_date_is_read_or_zero(text: str, seconds: int) -> None:
     ("text", "seconds"), [("3", 3.0), (" 0 ", 0.0), ("-1", None), ("soon", None), ("", None), ("9" * 9, None)]
 )
 def test_retry_after_is_read_as_seconds(text: str, seconds: float | None) -> None:
-    """Only a plain number of seconds counts."""
+    """A plain number of seconds counts; what is neither that nor a date does not."""
     assert retry_after_s({"retry-after": text}) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "date", "seconds"),
+    [
+        ("Wed, 21 Oct 2015 07:28:05 GMT", "Wed, 21 Oct 2015 07:28:00 GMT", 5.0),
+        ("Wed, 21 Oct 2015 07:27:00 GMT", "Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        ("Wed, 21 Oct 2015 07:28:05 GMT", "", None),
+    ],
+)
+def test_retry_after_is_read_as_a_date(text: str, date: str, seconds: float | None) -> None:
+    """B56: a date counts from the answer's own, whatever our clock says; without one it says nothing."""
+    assert retry_after_s({"retry-after": text, "date": date}) == seconds
 
 
 def test_etag_quotes_come_off_and_go_on() -> None:
