@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + 20 * KILLS)]
 
 
 def test_every_acknowledged_state_survives_kills_under_load_with_a_failing_origin(tmp_path: Path) -> None:
-    """After each kill, and at the origin alone after the drain, every key shows its last acknowledged state or a later attempt's."""
+    """B09: after each kill, and at the origin alone after the drain, every key shows its last acknowledged state or a later attempt's."""
     begun_s = time.monotonic()
     with (
         fake_origin("--bucket", "data") as origin,

@@ -651,7 +651,7 @@ async def test_change_near_its_deadline_goes_before_the_others() -> None:
 
 
 async def test_single_object_is_the_same_before_and_after_its_flush() -> None:
-    """ETag, date, headers, metadata, tags and checksums: at the gateway as before, at the origin as at the gateway."""
+    """B12, B13: ETag, date, headers, metadata, tags and checksums: at the gateway as before, at the origin as at the gateway."""
     headers = (
         ("content-type", "text/x"),
         ("cache-control", "max-age=5"),
@@ -692,7 +692,7 @@ def shown(entry: ListEntry) -> tuple[object, ...]:
 
 
 async def test_multipart_object_is_flushed_with_the_clients_part_boundaries() -> None:
-    """Parts of 5 and 6 MiB and a rest give the same ETag everywhere, and the same date before and after."""
+    """B13: parts of 5 and 6 MiB and a rest give the same ETag everywhere, and the same date before and after."""
     parts = [b"a" * PART, b"b" * (6 * 1024 * 1024), b"c"]
     async with running_engine(flush=QUICK, policy=Policy(flush_delay_s=0.3)) as running:
         running.clock.ahead_s = -3.0

@@ -117,7 +117,7 @@ async def test_an_object_of_more_than_half_the_cache_is_served_past_it() -> None
 
 
 async def test_a_cache_full_of_unflushed_bytes_serves_reads_past_itself() -> None:
-    """Dirty bytes are never given up for a read; the read is streamed and costs no error."""
+    """B09: dirty bytes are never given up for a read; the read is streamed and costs no error."""
     async with running_engine(cache_bytes=16 * MIB, dirty_bytes_limit=16 * MIB) as running:
         running.origin.faults.add(Fault(operation="PutObject", status=500, times=-1))
         stored = 0

@@ -162,7 +162,7 @@ async def test_empty_part_makes_an_empty_object() -> None:
 
 
 async def test_part_sent_again_replaces_the_one_before() -> None:
-    """The last part of a number wins, is listed once with its own size, and the old one's ETag is refused."""
+    """B20: the last part of a number wins, is listed once with its own size, and the old one's ETag is refused."""
     async with running_engine() as running:
         upload_id = await open_upload(running, "k")
         await put_part(running, "k", upload_id, 1, b"x" * (6 * MIB))

@@ -41,7 +41,7 @@ QUICK = FlushSettings(
 
 @pytest.mark.timing
 async def test_put_is_acknowledged_and_shown_at_once_when_the_origin_is_slow() -> None:
-    """A PUT takes milliseconds while the origin takes half a second a request, and GET, HEAD and LIST show it at once, 20 times."""
+    """B01: a PUT takes milliseconds while the origin takes half a second a request, and GET, HEAD and LIST show it at once, 20 times."""
     async with running_engine() as running:
         await running.engine.bucket_facts(BUCKET)
         running.origin.latency_s = 0.5
@@ -61,7 +61,7 @@ async def test_put_is_acknowledged_and_shown_at_once_when_the_origin_is_slow() -
 
 
 async def test_overwrite_complete_and_delete_show_at_once_when_the_origin_is_slow() -> None:
-    """The same holds after an overwrite, a Complete and a DELETE of what the origin has."""
+    """B01: the same holds after an overwrite, a Complete and a DELETE of what the origin has."""
     async with running_engine() as running:
         running.origin.store.put(BUCKET, "over", b"old")
         running.origin.store.put(BUCKET, "gone", b"old")

@@ -328,7 +328,7 @@ async def test_put_is_told_to_slow_down_when_there_is_no_room_and_no_origin() ->
 
 
 async def test_put_goes_through_when_the_disk_is_full_and_back_again_when_it_is_not() -> None:
-    """With the cache full of dirty bytes new writes go through; every read is right; it recovers alone."""
+    """B60: with the cache full of dirty bytes new writes go through; every read is right; it recovers alone."""
     async with running_engine(
         cache_bytes=16 * MIB,
         dirty_bytes_limit=64 * MIB,
