@@ -1,4 +1,4 @@
-"""What GET and HEAD answer is the same whatever is cached: conditions, ranges, overrides and encodings over cold, known and warm objects."""
+"""What GET and HEAD answer is the same over each state of the cache: conditions, ranges, overrides, encodings."""
 
 import gzip
 import hashlib
