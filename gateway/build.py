@@ -117,8 +117,10 @@ async def _engine_parts(
     )
     stats = Stats()
     stats.origin, stats.limiter = origin.counters, limiter
+    engine_settings = _engine_settings(settings)
+    stats.eviction = policy = engine_settings.new_policy()
     return EngineParts(
-        settings=_engine_settings(settings),
+        settings=engine_settings,
         filesystem=PosixFilesystem(settings.cache_dir),
         index_home=RocksIndexHome(str(Path(settings.cache_dir) / INDEX_DIRECTORY)),
         origin=origin,
@@ -131,6 +133,7 @@ async def _engine_parts(
         policies=surroundings.policies,
         object_checksums=object_checksums,
         adapters=adapters,
+        eviction=policy,
         stats=stats,
     )
 

@@ -179,6 +179,11 @@ def _histogram(seconds: CallSeconds) -> Histogram:
     return histogram
 
 
+def _hit_distance(scrape: Scrape) -> float:
+    bound = 0.0 if scrape.stats.eviction is None else scrape.stats.eviction.hit_bound()
+    return scrape.stats.hit_ratio_bytes(scrape.monotonic_s) / bound if bound else 0.0
+
+
 _C, _G, _H, _S = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM, Kind.SUMMARY
 
 METRICS: Final = (
@@ -222,6 +227,21 @@ METRICS: Final = (
               "The cache's size limit.", lambda s: _one(s.stats.cache_capacity_bytes)),
     MetricRow("forebay_evicted_bytes_total", _C, ("reason",),
               "Clean bytes dropped from the cache.", lambda s: _by_name(s.stats.evicted_bytes)),
+    MetricRow("forebay_rewritten_bytes_total", _C, (),
+              "Clean bytes appended elsewhere when their segment went, as they were worth keeping.",
+              lambda s: _one(s.stats.rewritten_bytes)),
+    MetricRow("forebay_fill_bytes_total", _C, ("result",),
+              "Missing bytes that fills kept (admitted), or that passed the cache as what they would displace is worth more.",
+              lambda s: {("admitted",): s.stats.admitted_bytes, ("bypassed",): s.stats.bypassed_bytes}),
+    MetricRow("forebay_cache_hit_bound", _G, (),
+              "Estimate of C/N: the best hit ratio by bytes where each item is read once an epoch.",
+              lambda s: _one(0.0 if s.stats.eviction is None else s.stats.eviction.hit_bound())),
+    MetricRow("forebay_cache_hit_distance", _G, (),
+              "Hit ratio by bytes of the last 5 minutes over that bound: 1 is all that epochs allow.",
+              lambda s: _one(_hit_distance(s))),
+    MetricRow("forebay_cache_price", _G, (),
+              "What a byte of cache is worth: the reads of it that are expected while 1/4096 of the cache's size is read.",
+              lambda s: _one(0.0 if s.stats.eviction is None else s.stats.eviction.price)),
     MetricRow("forebay_origin_requests_total", _C, ("operation", "status"),
               "Calls of the origin by HTTP status, or by what failed where no answer came.", _origin_requests),
     MetricRow("forebay_origin_request_seconds", _H, ("operation",),

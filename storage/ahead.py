@@ -54,9 +54,9 @@ class PieceSource(Protocol):
         ...
 
     def note_read(
-        self, name: ObjectName, record: ObjectRecord, span: ByteRange, segment_id: int | None
+        self, name: ObjectName, record: ObjectRecord, span: ByteRange, place: tuple[int, int] | None
     ) -> None:
-        """Tell the eviction policy that bytes were read; None where they had to be asked of the origin."""
+        """Tell the eviction policy that bytes were read from a segment and offset, or had to be asked of the origin (None)."""
         ...
 
 

@@ -23,7 +23,7 @@ from storage.covered_lister import CoveredLister
 from storage.dirty_rows import DirtyRows
 from storage.early_flush import EarlyFlushPlanner, EarlyFlushSettings, may_travel
 from storage.early_flusher import EarlyFlusher, EarlyFlusherParts
-from storage.eviction import EvictionPolicy, SegmentClock
+from storage.eviction import EvictionPolicy
 from storage.facts_table import FactsTable
 from storage.filesystem import Filesystem
 from storage.flush import FlushPlanner
@@ -31,6 +31,7 @@ from storage.flush_attempts import Attempts, AttemptsParts
 from storage.flush_events import FlushSettings
 from storage.flusher import Flusher, FlusherParts
 from storage.generations import Generations
+from storage.gittins_policy import GittinsPolicy
 from storage.guarded import GuardedSends
 from storage.hidden_writes import HiddenWrites
 from storage.intake import HeldBodies, Inlet
@@ -56,13 +57,15 @@ from storage.recovery import IndexHome, Recovered
 from storage.relay import Relay, RelayParts
 from storage.rows import read_extents
 from storage.scrubber import Scrubber, ScrubParts
+from storage.segment_files import segment_bytes_of
 from storage.segments import SegmentStore
 from storage.sender import Sender, SenderParts
 from storage.state import State
 from storage.stats import Stats
 from storage.supply import Supply, SupplyParts
+from storage.survivors import Survivors
 from storage.through import Through
-from storage.types import EXTENT_BYTES_MAX, MIB, Checksum, ObjectName
+from storage.types import EXTENT_BYTES_MAX, Checksum, ObjectName
 from storage.unreadable import Unreadable
 from storage.uploads import ObjectChecksums, Uploads, UploadsParts
 from storage.uploads_lister import UploadsLister
@@ -71,11 +74,6 @@ from storage.workers import Workers
 from storage.writer import Writer, WriterParts
 
 T = TypeVar("T")
-
-SEGMENT_BYTES_MIN: Final = MIB
-SEGMENT_BYTES_MAX: Final = 256 * MIB
-SEGMENTS_A_CACHE: Final = 256
-"""A policy on whole segments needs some 200 of them."""
 
 ROOM_SEGMENTS: Final = 4
 """So many segments are kept free, so that every stream can open one while reclaim goes on."""
@@ -106,8 +104,11 @@ class EngineSettings:
     @property
     def segment_bytes(self) -> int:
         """The size of a segment: whole MiB, so that blocks fill it."""
-        ideal = self.cache_bytes // SEGMENTS_A_CACHE // MIB * MIB
-        return min(SEGMENT_BYTES_MAX, max(SEGMENT_BYTES_MIN, ideal))
+        return segment_bytes_of(self.cache_bytes)
+
+    def new_policy(self) -> GittinsPolicy:
+        """Make the eviction policy for a cache of this size, which knows nothing yet."""
+        return GittinsPolicy(capacity_bytes=self.cache_bytes, segment_bytes=self.segment_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class EngineParts:
     policies: Callable[[], PolicyTable]
     object_checksums: Callable[[tuple[Checksum, ...], int | None], ObjectChecksums]
     adapters: AsyncExitStack
-    eviction: EvictionPolicy = field(default_factory=SegmentClock)
+    eviction: EvictionPolicy
     stats: Stats = field(default_factory=Stats)
 
 
@@ -315,6 +316,8 @@ def assemble(
             clock=parts.clock,
             stats=parts.stats,
             room_bytes_min=room_bytes_min(parts.settings),
+            policies=parts.policies,
+            survivors=Survivors(recovered.index, segments, applier, parts.workers.pool),
         )
     )
     supply = Supply(
@@ -329,6 +332,7 @@ def assemble(
             eviction=parts.eviction,
             stats=parts.stats,
             make_room=reclaim.make_room,
+            room_bytes_min=room_bytes_min(parts.settings),
             piece_bytes=min(parts.settings.segment_bytes, EXTENT_BYTES_MAX),
             keep_bytes_max=parts.settings.cache_bytes // 2,
             unreadable=unreadable,

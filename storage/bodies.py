@@ -121,6 +121,12 @@ class VersionSource(PieceSource, Protocol):
         """Raise the alarm: bytes of the version cannot be read, which only the gateway has."""
         ...
 
+    def note_read(
+        self, name: ObjectName, record: ObjectRecord, span: ByteRange, place: tuple[int, int] | None
+    ) -> None:
+        """Tell the eviction policy that bytes were read from a segment and offset, or had to be asked of the origin (None)."""
+        ...
+
     def count_bytes(self, *, from_cache: int, from_origin: int) -> None:
         """Count what was handed out."""
         ...
@@ -351,17 +357,17 @@ class VersionBody:
         if stop <= start:
             await self._lose(extent, "checksum mismatch")
             return None
-        self._count_cached(extent, stop - start)
+        self._count_cached(extent, location.offset + start, stop - start)
         return FileSpan(file, location.offset + start, stop - start)
 
-    def _count_cached(self, extent: Extent, length: int) -> None:
+    def _count_cached(self, extent: Extent, offset: int, length: int) -> None:
         """Count bytes of an extent, and its use; what was brought ahead of this very read is the origin's, and counted as used."""
         source, course = self._parts.source, self._course
         brought = 0 if course is None else course.brought(self._position, self._position + length)
         if self._noted is not extent and not brought:
             self._noted = extent
-            span = ByteRange(extent.start, extent.stop)
-            source.note_read(self._name, self._record, span, extent.location.segment_id)
+            span = ByteRange(self._position, min(self._stop, extent.stop))
+            source.note_read(self._name, self._record, span, (extent.location.segment_id, offset))
         source.count_bytes(from_cache=length - brought, from_origin=brought)
 
     async def _readable(self, location: Location, start: int, stop: int) -> tuple[int, File]:

@@ -243,3 +243,46 @@ class MoveClean:
     def __call__(self, rows: Rows) -> int:
         """Move what is still where it was; say how many moved."""
         return sum(move(rows, resident, old, new) for resident, old, new in self.moves)
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """One extent that was appended elsewhere: at one place, or at several where segments ended."""
+
+    resident: ResidentRow
+    old: Location
+    new: tuple[Location, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveSurvivors:
+    """What a segment keeps when it goes has other places; each row takes them only if it is clean and still holds the old one."""
+
+    survivors: Sequence[Survivor]
+
+    def __call__(self, rows: Rows) -> list[bool]:
+        """Move what is still where it was; say which moved."""
+        return [self._move(rows, survivor) for survivor in self.survivors]
+
+    def _move(self, rows: Rows, survivor: Survivor) -> bool:
+        resident, old = survivor.resident, survivor.old
+        record = rows.object(resident.bucket, resident.key)
+        if (
+            record is None
+            or record.version_id != resident.version_id
+            or record.state is not ObjectState.CLEAN
+        ):
+            return False
+        span = ByteRange(resident.start, resident.start + old.length)
+        held = [e for e in rows.extents_in(record, span) if e.start == resident.start and e.location == old]
+        if not held:
+            return False
+        added: list[Extent] = []
+        start = resident.start
+        for place in survivor.new:
+            added.append(Extent(start, start + place.length, place))
+            start += place.length
+        rows.change_extents(resident.bucket, resident.key, record, held, added)
+        rows.release(held, is_dirty=False)
+        rows.occupy(added, _owner(resident), is_dirty=False)
+        return True

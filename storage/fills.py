@@ -124,6 +124,8 @@ class Fill:
         add_extent: AddExtent,
         proof: Proof | None = None,
         joint: Joint | None = None,
+        *,
+        stream: Stream = Stream.CLEAN,
     ) -> None:
         """Reserve the space of the first piece.
 
@@ -133,6 +135,7 @@ class Fill:
             add_extent: Is told of what is kept.
             proof: None where the bytes cannot be compared with anything by themselves.
             joint: What they are compared with together with those of other fills.
+            stream: Where they are appended.
 
         Raises:
             OverloadedError: There is none (DiskFullError), or no segment id at the moment.
@@ -142,6 +145,7 @@ class Fill:
         self._parts = parts
         self._add_extent = add_extent
         self._proof = proof
+        self._stream = stream
         self._check = None if proof is None else whole_check(proof.checksums)
         self._given_stop = span.stop if self._check is None else _last_block_start(span)
         self._pieces: list[_Piece] = []
@@ -361,7 +365,7 @@ class Fill:
     def _reserve(self) -> None:
         segments = self._parts.segments
         start = self._written
-        for reservation in segments.reserve(self._next_length(), Stream.CLEAN):
+        for reservation in segments.reserve(self._next_length(), self._stream):
             self._pins.append(segments.pin((reservation.segment_id,)))
             self._pieces.append(_Piece(reservation, start))
             start += reservation.length

@@ -14,19 +14,23 @@ clean bytes that are gone are a miss. What was dirty is clean only since the jou
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from storage import keys
 from storage.applier import Applier
 from storage.cached import DropSegment
 from storage.clock import Clock
 from storage.errors import StorageError
-from storage.eviction import EvictionPolicy
+from storage.eviction import EvictionPolicy, ExtentUse, Kept, Victim
+from storage.policy import PolicyTable
 from storage.rows import Effects
 from storage.segments import SegmentState, SegmentStore
 from storage.state import State
 from storage.stats import Stats
-from storage.types import Stream
+from storage.survivors import Survivors
+from storage.types import GIB, Stream
 from storage.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -34,6 +38,9 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 1.0
 ROUND_SEGMENTS_MAX: Final = 64
 """So many segments go in one round before the free space is looked at again."""
+
+PLACED_BYTES_MAX: Final = GIB
+"""So much of one batch the policy is told of, extent by extent; the rest of it is known to it by its count only."""
 
 ROOM_WAIT_S: Final = 5.0
 LOOK_AGAIN_S: Final = 0.02
@@ -51,6 +58,8 @@ class ReclaimParts:
     clock: Clock
     stats: Stats
     room_bytes_min: int
+    policies: Callable[[], PolicyTable]
+    survivors: Survivors
 
 
 class Reclaim:
@@ -62,20 +71,39 @@ class Reclaim:
         self._made = asyncio.Event()
         self._asked_bytes = 0
         for segment in parts.segments.states():
-            parts.policy.found(segment.segment_id)
+            row = parts.state.segments.get(segment.segment_id)
+            parts.policy.found(segment.segment_id, 0 if row is None else row.live_bytes)
 
     def absorb(self, effects: Effects) -> None:
-        """Let the policy know of segments as rows begin to name them; a listener of the engine's state."""
+        """Let the policy know of segments and extents as rows begin to name them; a listener of the engine's state."""
+        self._tell_placed(effects)
         is_clean_among = is_dead_among = False
         for segment_id, row in effects.segments.items():
             state = self._state(segment_id)
             if row.live_bytes >= 0 and state is not None:
-                self._parts.policy.found(segment_id)
+                self._parts.policy.found(segment_id, row.live_bytes)
                 is_clean_among |= row.dirty_bytes == 0
                 is_dead_among |= row.live_bytes == 0 and self._is_clean(state)
         # Where all is dirty there is nothing to look for at each write.
         if is_dead_among or (is_clean_among and self._is_room_wanted()):
             self._wanted.set()
+
+    def _tell_placed(self, effects: Effects) -> None:
+        """Let the policy know where extents lie; what was written counts as read, at the price of a miss."""
+        policy, policies = self._parts.policy, self._parts.policies()
+        told_bytes = 0
+        for resident, location, is_dirty in effects.placed:
+            if self._state(location.segment_id) is None:
+                continue
+            told_bytes += location.length
+            if told_bytes > PLACED_BYTES_MAX:
+                return
+            name = keys.name_on(resident.bucket, resident.key)
+            priority = policies.find(name).priority
+            use = ExtentUse(name, resident.version_id, resident.start, location.length, priority)
+            if is_dirty:
+                policy.accessed(use, None)
+            policy.admitted(use, location.segment_id, location.offset)
 
     async def run(self) -> None:
         """Make room when it is wanted, and look by itself every second."""
@@ -128,12 +156,13 @@ class Reclaim:
             if self._is_stopped():
                 return
             segment_id = self._dead_segment()
-            if segment_id is None and self._is_room_wanted():
+            victim = None if segment_id is None else Victim(segment_id)
+            if victim is None and self._is_room_wanted():
                 victim = self._parts.policy.choose(self._is_reclaimable)
-                segment_id = None if victim is None else victim.segment_id
-            if segment_id is None:
+            if victim is None:
                 break
-            await self._drop(segment_id)
+            await self._keep(victim)
+            await self._drop(victim.segment_id)
             # Each before the next is chosen: room comes with the unlinking.
             await self._unlink()
         await self._unlink()
@@ -175,6 +204,15 @@ class Reclaim:
         """Say how a segment stands; None where it is no segment, but a journal file."""
         state = self._parts.segments.state(segment_id)
         return None if state is None or state.stream is Stream.JOURNAL else state
+
+    async def _keep(self, victim: Victim) -> None:
+        """Write again what of a victim is worth it, and let the policy know where it lies."""
+        if not victim.keep:
+            return
+        for old, new in await self._parts.survivors.move(victim):
+            kept = Kept(old.offset, old.offset + old.length)
+            self._parts.policy.moved(victim.segment_id, kept, new.segment_id, new.offset)
+            self._parts.stats.rewritten_bytes += new.length
 
     async def _drop(self, segment_id: int) -> None:
         row = self._parts.state.segments.get(segment_id)

@@ -2,7 +2,8 @@
 
 The rules. A body longer than what its segment has left goes on in the next one, so that segments are filled to their ends. No
 piece is longer than EXTENT_BYTES_MAX. A cut falls on a multiple of BLOCK_BYTES of the body, so that every block, and its checksum,
-lies in one piece; hence a body of at most BLOCK_BYTES is never cut.
+lies in one piece; hence a body of at most BLOCK_BYTES is never cut. The block that reaches a segment's end goes over it, by less than
+BLOCK_BYTES: nothing is left empty at any end.
 
 And how much there is to give: `Space` counts what was promised against the capacity and against the disk.
 """
@@ -36,27 +37,26 @@ def cut_body(length: int, *, room_bytes: int, segment_bytes: int) -> Iterator[Pi
     rest = length
     opens_segment = False
     while rest:
-        taken = min(rest, room_bytes, EXTENT_BYTES_MAX)
-        if taken < rest:
-            taken -= taken % BLOCK_BYTES
-        if taken:
-            yield Piece(taken, opens_segment)
-            rest -= taken
-            room_bytes -= taken
-            opens_segment = False
-        else:
+        if room_bytes <= 0:
             room_bytes = segment_bytes
             opens_segment = True
+        blocks_bytes = -(-room_bytes // BLOCK_BYTES) * BLOCK_BYTES
+        taken = min(rest, blocks_bytes, EXTENT_BYTES_MAX)
+        yield Piece(taken, opens_segment)
+        rest -= taken
+        room_bytes -= taken
+        opens_segment = False
 
 
 def growth_bytes(pieces: tuple[Piece, ...], *, room_bytes: int, segment_bytes: int) -> int:
     """Say by how much the cache grows with these pieces, an open segment counting whole and a sealed one as it is filled."""
-    if not any(piece.opens_segment for piece in pieces):
-        return 0
+    room_bytes = max(0, room_bytes)
     filled = sum(piece.length for piece in pieces)
+    if not any(piece.opens_segment for piece in pieces):
+        return max(0, filled - room_bytes)
     last = max(index for index, piece in enumerate(pieces) if piece.opens_segment)
     in_last = sum(piece.length for piece in pieces[last:])
-    return filled - in_last + segment_bytes - room_bytes
+    return filled - in_last - room_bytes + max(segment_bytes, in_last)
 
 
 class Space:

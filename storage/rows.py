@@ -33,7 +33,7 @@ from storage.records import (
     WrittenHead,
     encode,
 )
-from storage.types import EXTENT_BYTES_MAX, INLINE_EXTENTS_MAX, ByteRange, Extent, Stream
+from storage.types import EXTENT_BYTES_MAX, INLINE_EXTENTS_MAX, ByteRange, Extent, Location, Stream
 
 SCAN_ROWS_MAX: Final = 8_000_000
 """No single object or upload has more rows: 5 TiB, the largest object, in extents of one block are 5.2 million."""
@@ -101,6 +101,7 @@ class Effects:
         uploads_created: Open uploads that are new.
         parts_added: Parts of open uploads, each with its upload's id; one may replace another.
         uploads_ended: Ids of uploads that were open: completed, aborted or expired.
+        placed: Where extents of objects lie from here on, and whether they are dirty.
     """
 
     dirty_added: list[DirtyEntry] = field(default_factory=list)
@@ -114,6 +115,7 @@ class Effects:
     uploads_created: list[UploadRecord] = field(default_factory=list)
     parts_added: list[tuple[str, PartRecord]] = field(default_factory=list)
     uploads_ended: list[str] = field(default_factory=list)
+    placed: list[tuple[ResidentRow, Location, bool]] = field(default_factory=list)
     uploads_opened: int = 0
     uploads_closed: int = 0
 
@@ -354,6 +356,8 @@ class Rows:
             self._count(
                 location.segment_id, location.length, location.length if is_dirty else 0, is_dirty=is_dirty
             )
+            if not row.upload_id:
+                self.effects.placed.append((row, location, is_dirty))
 
     def release(self, extents: Iterable[Extent], *, is_dirty: bool) -> None:
         """Note that extents are dead; their bytes stay until the segment goes."""

@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from storage.types import BLOCK_BYTES, Stream
+from storage.types import BLOCK_BYTES, MIB, Stream
 
 if TYPE_CHECKING:
     from storage.filesystem import File
@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 DIRECTORY: Final = "segments"
 _SUFFIX: Final = ".seg"
 _ID_DIGITS: Final = 16
+
+SEGMENT_BYTES_MIN: Final = MIB
+SEGMENT_BYTES_MAX: Final = 256 * MIB
+SEGMENTS_A_CACHE: Final = 512
+"""A policy on whole segments needs some 200 of them; those kept free, and the open ones, are cache that holds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,12 @@ class Segment:
         self.writes = 0
         self.synced = 0
         self.io_lock = threading.Lock()
+
+
+def segment_bytes_of(cache_bytes: int) -> int:
+    """Give the size of a segment: whole MiB, so that blocks fill it."""
+    ideal = cache_bytes // SEGMENTS_A_CACHE // MIB * MIB
+    return min(SEGMENT_BYTES_MAX, max(SEGMENT_BYTES_MIN, ideal))
 
 
 def segment_path(segment_id: int) -> str:

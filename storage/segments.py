@@ -279,7 +279,7 @@ class SegmentStore:
             raise DiskFailedError("the segments take no more bytes: the cache directory is being re-opened")
 
     def _open_tails_bytes(self) -> int:
-        return sum(self._limits.segment_bytes - segment.end for segment in self._open.values())
+        return sum(max(0, self._limits.segment_bytes - segment.end) for segment in self._open.values())
 
     def _place(
         self, stream: Stream, pieces: Iterable[Piece], new_ids: Iterable[int]

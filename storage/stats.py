@@ -156,6 +156,16 @@ class OriginFigures(Protocol):
         ...
 
 
+class EvictionFigures(Protocol):
+    """What the eviction policy shows; `storage/gittins_policy.py`."""
+
+    price: float
+
+    def hit_bound(self) -> float:
+        """Estimate which share of the bytes read could be here at most, were each read once an epoch: C/N."""
+        ...
+
+
 class LimiterFigures(Protocol):
     """What the limiter in front of the origin shows; `storage/origin/admission.py`."""
 
@@ -209,6 +219,10 @@ class Stats:
         readahead_bytes: Bytes asked for ahead of readers: `begun` in all, `used` by the reader that they were for, `wasted` because
             they came for one that went, or that never came.
         evicted_bytes: Bytes that reclaim dropped, by reason.
+        rewritten_bytes: Bytes that reclaim appended elsewhere, as they were worth more than their space.
+        admitted_bytes: Bytes that were to be filled and were kept.
+        bypassed_bytes: Bytes that passed the cache, since what would have gone for them was worth more.
+        bypassed_fills: How often that was so.
         flushed: Finished flush attempts by result: `done`, `retried`, `quarantined`, `superseded`.
         reopenings: How often the cache directory was opened again after a failure of its disk, by result: `done`, `failed`.
         unreadable_dirty_objects: Acknowledged objects whose bytes are neither readable here nor at the origin.
@@ -230,6 +244,10 @@ class Stats:
         self.cache_bytes: Final[Counter[str]] = Counter(cache=0, origin=0)
         self.readahead_bytes: Final[Counter[str]] = Counter(begun=0, used=0, wasted=0)
         self.evicted_bytes: Final[Counter[str]] = Counter()
+        self.rewritten_bytes = 0
+        self.admitted_bytes = 0
+        self.bypassed_bytes = 0
+        self.bypassed_fills = 0
         self.flushed: Final[Counter[str]] = Counter()
         self.early_parts: Final[Counter[str]] = Counter(sent=0, failed=0)
         self.early_bytes = 0
@@ -254,6 +272,7 @@ class Stats:
         self.warm_bytes = 0
         self.origin: OriginFigures | None = None
         self.limiter: LimiterFigures | None = None
+        self.eviction: EvictionFigures | None = None
         self._hit_requests = RatioWindow()
         self._hit_bytes = RatioWindow()
 

@@ -58,6 +58,7 @@ class SupplyParts:
             them.
         keep_bytes_max: A longer fill would push too much else out, and is not kept.
         readahead: The bounds of what is asked for ahead of readers.
+        room_bytes_min: What reclaim keeps free; what a fill finds above it, and a segment more, nothing has to go for.
     """
 
     index: RowSource
@@ -72,6 +73,7 @@ class SupplyParts:
     make_room: Callable[[int], Awaitable[bool]]
     piece_bytes: int
     keep_bytes_max: int
+    room_bytes_min: int
     unreadable: Unreadable
     readahead: ReadaheadSettings = field(default_factory=ReadaheadSettings)
 
@@ -191,6 +193,7 @@ class Supply:
         told = told or record.checksums
         first = self._ahead.first_piece(record, span, told)
         joint = self._ahead.joint(record, span, told) if first.length < span.length else None
+        self.note_read(name, record, first, None)
         fill = await self._new_fill_with_room(name, record, first, told)
         del joint  # the fill keeps it from here on
         if fill is not None:
@@ -243,19 +246,29 @@ class Supply:
         """Reserve the room for a fill; None where the span is not to be kept, or is on its way already."""
         if self._ends.has_ended_fills:
             return None
-        use = self._use(name, record, span)
-        if span.length > self._parts.keep_bytes_max or not self._parts.eviction.should_admit(use):
+        if span.length > self._parts.keep_bytes_max:
             return None
+        stream = self._parts.eviction.admit(self._use(name, record, span), has_room=self._has_room())
+        if stream is None:
+            self._parts.stats.bypassed_bytes += span.length
+            self._parts.stats.bypassed_fills += 1
+            return None
+        self._parts.stats.admitted_bytes += span.length
 
         async def add(extent: Extent) -> None:
             change = AddExtents(name.shelf, name.key, record.version_id, (extent,))
-            if await self._quietly(change):
-                taken = ByteRange(extent.start, extent.stop)
-                self._parts.eviction.admitted(self._use(name, record, taken), extent.location.segment_id)
+            await self._quietly(change)
 
         if span.length < record.size:
-            return Fill(span, self._fill_parts, add, joint=self._ahead.joint_of(record.version_id))
-        return Fill(span, self._fill_parts, add, Proof(told, lambda: self.forget(name, record)))
+            joint = self._ahead.joint_of(record.version_id)
+            return Fill(span, self._fill_parts, add, joint=joint, stream=stream)
+        proof = Proof(told, lambda: self.forget(name, record))
+        return Fill(span, self._fill_parts, add, proof, stream=stream)
+
+    def _has_room(self) -> bool:
+        """Whether a fill makes nothing go: a segment above what is kept free, as that is what goes at least."""
+        segments = self._parts.segments
+        return segments.room_bytes >= self._parts.room_bytes_min + segments.segment_bytes
 
     def why_not_kept(self, span: ByteRange) -> str:
         """Say why no fill was begun for `span`; see `bodies.VersionSource`."""
@@ -325,10 +338,14 @@ class Supply:
             self._parts.unreadable.note(name, why)
 
     def note_read(
-        self, name: ObjectName, record: ObjectRecord, span: ByteRange, segment_id: int | None
+        self, name: ObjectName, record: ObjectRecord, span: ByteRange, place: tuple[int, int] | None
     ) -> None:
         """Tell the eviction policy of a read; see `bodies.VersionSource`."""
-        self._parts.eviction.accessed(self._use(name, record, span), segment_id)
+        use = self._use(name, record, span)
+        if place is None:
+            self._parts.eviction.accessed(use, None)
+        else:
+            self._parts.eviction.accessed(use, place[0], place[1])
 
     def _use(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> ExtentUse:
         priority = self._parts.policies().find(name).priority

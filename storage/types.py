@@ -196,6 +196,12 @@ class Stream(IntEnum):
     CLEAN = 2
     RELEASED = 3
     """Dirty bytes that go as soon as they are flushed; rows count them as DIRTY."""
+    KEPT = 4
+    """Clean bytes that outlived their segment, and were read once lately; rows count them and the next two as CLEAN."""
+    WARM = 5
+    """Clean bytes that are read now and then."""
+    HOT = 6
+    """Clean bytes that are read often."""
 
 
 class Priority(IntEnum):

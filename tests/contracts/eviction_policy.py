@@ -44,13 +44,13 @@ class EvictionPolicyContract(ABC):
             if step in {"found", "admitted"} and segment_id in gone:
                 continue  # ids never come again
             if step == "found":
-                policy.found(segment_id)
+                policy.found(segment_id, 4096)
                 known.add(segment_id)
             elif step == "admitted":
-                policy.admitted(use(segment_id, priority), segment_id)
+                policy.admitted(use(segment_id, priority), segment_id, 0)
                 known.add(segment_id)
             elif step == "accessed" and segment_id in known:
-                policy.accessed(use(segment_id, priority), segment_id)
+                policy.accessed(use(segment_id, priority), segment_id, 0)
             elif step == "missed":
                 policy.accessed(use(segment_id, priority), None)
             elif step == "removed":
@@ -66,7 +66,7 @@ class EvictionPolicyContract(ABC):
         """However hot they are, all segments can be reclaimed one after the other."""
         policy = self.make()
         for segment_id in range(20):
-            policy.admitted(use(segment_id), segment_id)
+            policy.admitted(use(segment_id), segment_id, 0)
             for _ in range(50):
                 policy.accessed(use(segment_id, RetentionPriority.HIGH), segment_id)
         reclaimed = []
@@ -81,7 +81,7 @@ class EvictionPolicyContract(ABC):
         """A segment that is read over and over is not the first to go."""
         policy = self.make()
         for segment_id in range(8):
-            policy.admitted(use(segment_id), segment_id)
+            policy.admitted(use(segment_id), segment_id, 0)
         for _ in range(20):
             policy.accessed(use(3), 3)
 

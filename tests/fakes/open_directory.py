@@ -21,11 +21,13 @@ from storage.applier import Applier
 from storage.cached import AddExtents, StoreVersion
 from storage.clock import SystemClock
 from storage.commit import Commit, Receipt
-from storage.eviction import SegmentClock
+from storage.eviction import EvictionPolicy
 from storage.filesystem import Filesystem
+from storage.gittins_policy import GittinsPolicy
 from storage.index import Index
 from storage.intake import BodyIntake
 from storage.journal_log import JOURNAL_FILE_BYTES, JournalLog
+from storage.policy import PolicyTable
 from storage.reclaim import Reclaim, ReclaimParts
 from storage.records import (
     FORMAT,
@@ -54,6 +56,7 @@ from storage.rows import Rows
 from storage.segments import SegmentLimits, SegmentStore
 from storage.state import State
 from storage.stats import Stats
+from storage.survivors import Survivors
 from storage.types import MIB, Checksum, Stream
 from storage.workers import Workers
 from tests.fakes.index import FakeIndex
@@ -281,6 +284,7 @@ async def open_directory(
     capacity_bytes: int = 64 * MIB,
     room_bytes_min: int = 0,
     journal_file_bytes: int = JOURNAL_FILE_BYTES,
+    policy: EvictionPolicy | None = None,
 ) -> AsyncIterator[OpenDirectory]:
     """Recover a directory and hold it open; the block's end kills it, unless it was stopped."""
     home, workers = home or IndexHome(), workers or DirectoryWorkers()
@@ -312,11 +316,13 @@ async def open_directory(
             segments=segments,
             state=state,
             applier=applier,
-            policy=SegmentClock(),
+            policy=policy or GittinsPolicy(capacity_bytes=capacity_bytes, segment_bytes=segment_bytes),
             workers=workers.pool,
             clock=SystemClock(),
             stats=Stats(),
             room_bytes_min=room_bytes_min,
+            policies=PolicyTable,
+            survivors=Survivors(recovered.index, segments, applier, workers.pool),
         )
     )
     state.listeners.append(reclaim.absorb)

@@ -247,18 +247,19 @@ async def running_engine(
         table = [PolicyTable(default=policy or Policy())]
         filesystem = filesystem or FakeFilesystem()
         index_home = index_home or FakeIndexHome()
+        settings_of_engine = EngineSettings(
+            # One directory may meet several origins in a test; it belongs to none of them by address.
+            origin="http://origin",
+            cache_bytes=cache_bytes,
+            dirty_bytes_limit=dirty_bytes_limit,
+            dirty_wait_s=dirty_wait_s,
+            flush=flush or FlushSettings(origin_timeout_s=10.0),
+            early_flush=early or EarlyFlushSettings(),
+            readahead=readahead or ReadaheadSettings(),
+        )
         engine = await Engine.open(
             EngineParts(
-                settings=EngineSettings(
-                    # One directory may meet several origins in a test; it belongs to none of them by address.
-                    origin="http://origin",
-                    cache_bytes=cache_bytes,
-                    dirty_bytes_limit=dirty_bytes_limit,
-                    dirty_wait_s=dirty_wait_s,
-                    flush=flush or FlushSettings(origin_timeout_s=10.0),
-                    early_flush=early or EarlyFlushSettings(),
-                    readahead=readahead or ReadaheadSettings(),
-                ),
+                settings=settings_of_engine,
                 filesystem=filesystem,
                 index_home=index_home,
                 origin=client,
@@ -271,6 +272,7 @@ async def running_engine(
                 policies=lambda: table[0],
                 object_checksums=object_checksums or (lambda _declared, _size: lambda _upload, _parts: ()),
                 adapters=adapters,
+                eviction=settings_of_engine.new_policy(),
             )
         )
         running = asyncio.get_running_loop().create_task(engine.run())

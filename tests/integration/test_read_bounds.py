@@ -74,7 +74,8 @@ async def test_readers_get_right_bytes_while_space_is_reclaimed_under_them(tmp_p
 
         assert results[CacheResult.HIT] > 0
         # Eight readers pin most of so small a cache at times; then a read may find no room.
-        assert results[CacheResult.BYPASS] < 32
+        # What the eviction policy turns away passes the cache too, and has nothing to do with room.
+        assert results[CacheResult.BYPASS] - running.engine.stats.bypassed_fills < 32
         assert evicted_bytes > cache_bytes
         assert used_bytes <= cache_bytes
         assert disk_bytes_max <= cache_bytes

@@ -78,14 +78,15 @@ def make_parts(
     client._caller._transport = transport
     table = PolicyTable(default=policy)
     filesystem, index_home = directory
+    settings = EngineSettings(
+        origin=ORIGIN.endpoint_url,
+        cache_bytes=cache_bytes,
+        dirty_bytes_limit=cache_bytes // 2,
+        dirty_wait_s=5.0,
+        flush=FLUSH,
+    )
     return EngineParts(
-        settings=EngineSettings(
-            origin=ORIGIN.endpoint_url,
-            cache_bytes=cache_bytes,
-            dirty_bytes_limit=cache_bytes // 2,
-            dirty_wait_s=5.0,
-            flush=FLUSH,
-        ),
+        settings=settings,
         filesystem=filesystem,
         index_home=index_home,
         origin=client,
@@ -98,4 +99,5 @@ def make_parts(
         policies=lambda: table,
         object_checksums=lambda _declared, _size: lambda _upload, _parts: (),
         adapters=AsyncExitStack(),
+        eviction=settings.new_policy(),
     )

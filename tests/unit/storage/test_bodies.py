@@ -210,10 +210,10 @@ class Source:
         self.alarms.append(why)
 
     def note_read(
-        self, _name: ObjectName, _record: ObjectRecord, _span: ByteRange, segment_id: int | None
+        self, _name: ObjectName, _record: ObjectRecord, _span: ByteRange, place: tuple[int, int] | None
     ) -> None:
         """Remember which segment was read."""
-        self.noted.append(segment_id)
+        self.noted.append(None if place is None else place[0])
 
     def count_bytes(self, *, from_cache: int, from_origin: int) -> None:
         """Add up."""

@@ -368,7 +368,7 @@ async def test_an_object_that_is_opened_and_closed_holds_nothing() -> None:
         held = sum(state.pins for state in running.engine._components.segments.states())
         await opened.close()
 
-        assert held == 2
+        assert held == len({extent.location.segment_id for extent in opened.record.extents}) > 1
         assert all(state.pins == 0 for state in running.engine._components.segments.states())
 
 

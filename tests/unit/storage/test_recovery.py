@@ -875,7 +875,7 @@ async def test_segments_when_no_row_names_them(disk: FakeFilesystem) -> None:
     """What the last process wrote and did not commit is an orphan; what rows name is there."""
 
     def write_and_forget(directory: OpenDirectory) -> None:
-        (lost,) = directory.segments.reserve(BLOCK_BYTES, Stream.CLEAN)
+        *_, lost = directory.segments.reserve(2 * BLOCK_BYTES, Stream.CLEAN)
         directory.segments.write(lost, 0, bytes(10))
         lost_ids.append(lost.segment_id)
 

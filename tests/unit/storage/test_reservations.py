@@ -20,20 +20,21 @@ def cut(length: int, *, room_bytes: int, segment_bytes: int) -> list[tuple[int, 
         (0, 0, 4 * MIB, []),
         (5, 0, 4 * MIB, [(5, True)]),
         (5, 5, 4 * MIB, [(5, False)]),
-        (5, 4, 4 * MIB, [(5, True)]),
-        (MIB, MIB - 1, 4 * MIB, [(MIB, True)]),
+        (5, 4, 4 * MIB, [(5, False)]),
+        (MIB, MIB - 1, 4 * MIB, [(MIB, False)]),
         (MIB + 1, MIB, 4 * MIB, [(MIB, False), (1, True)]),
-        (MIB + 1, MIB - 1, 4 * MIB, [(MIB + 1, True)]),
-        (3 * MIB, 2 * MIB + 7, 4 * MIB, [(2 * MIB, False), (MIB, True)]),
+        (MIB + 1, MIB - 1, 4 * MIB, [(MIB, False), (1, True)]),
+        (5, -7, 4 * MIB, [(5, True)]),
+        (3 * MIB, 2 * MIB + 7, 4 * MIB, [(3 * MIB, False)]),
         (9 * MIB + 3, 0, 4 * MIB, [(4 * MIB, True), (4 * MIB, True), (MIB + 3, True)]),
-        (5 * MIB, 0, 2 * MIB + 9, [(2 * MIB, True), (2 * MIB, True), (MIB, True)]),
+        (5 * MIB, 0, 2 * MIB + 9, [(3 * MIB, True), (2 * MIB, True)]),
         (150 * MIB, 0, 256 * MIB, [(64 * MIB, True), (64 * MIB, False), (22 * MIB, False)]),
     ],
 )
 def test_cut_body_when_segments_end(
     length: int, room_bytes: int, segment_bytes: int, expected: list[tuple[int, bool]]
 ) -> None:
-    """A body fills the segment it begins in, goes on in new ones, and is cut at blocks of its own only."""
+    """A body fills the segment it begins in, goes over its end by less than a block, and is cut at blocks of its own only."""
     assert cut(length, room_bytes=room_bytes, segment_bytes=segment_bytes) == expected
 
 
@@ -43,7 +44,7 @@ def test_cut_body_when_segments_end(
     segment_bytes=st.integers(MIB, 100 * MIB),
 )
 def test_cut_body_when_any_body_comes(length: int, room_bytes: int, segment_bytes: int) -> None:
-    """Pieces add up to the body, fit their segments, keep blocks whole, and open a segment only for want of room."""
+    """Pieces add up to the body, pass no end by a block, keep blocks whole, and open a segment only for want of room."""
     room_bytes = min(room_bytes, segment_bytes)
 
     pieces = tuple(cut_body(length, room_bytes=room_bytes, segment_bytes=segment_bytes))
@@ -52,13 +53,13 @@ def test_cut_body_when_any_body_comes(length: int, room_bytes: int, segment_byte
     assert all(0 < piece.length <= EXTENT_BYTES_MAX for piece in pieces)
     assert all(piece.length % BLOCK_BYTES == 0 for piece in pieces[:-1])
     assert length > BLOCK_BYTES or len(pieces) <= 1
-    rest, room = length, room_bytes
+    room = room_bytes
     for piece in pieces:
         if piece.opens_segment:
-            assert room < min(rest, BLOCK_BYTES)
+            assert room <= 0
             room = segment_bytes
-        assert piece.length <= room
-        rest, room = rest - piece.length, room - piece.length
+        assert piece.length < room + BLOCK_BYTES
+        room -= piece.length
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,9 @@ def test_cut_body_when_any_body_comes(length: int, room_bytes: int, segment_byte
         ([(2, False)], 3, 0),
         ([(2, True)], 0, 10),
         ([(2, True)], 1, 9),
+        ([(5, False)], 3, 2),
+        ([(13, True)], 0, 13),
+        ([(2, True)], -4, 10),
         ([(3, False), (2, True)], 3, 10),
         ([(3, False), (9, True), (4, True), (1, False)], 4, 9 + 10 - 1),
     ],

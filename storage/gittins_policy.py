@@ -1,0 +1,421 @@
+"""The eviction policy: extents ranked by the Gittins index of their (prefix group, reference class, age).
+
+One rule and no modes. `storage/reuse.py` learns from a small sample how soon extents of a prefix are read again and makes index
+tables of it: what a byte of cache is worth while it waits. From these follow
+
+    admission   a missing extent is kept where it is worth more than what would go for it, the price
+    the victim  the segment that loses least a byte freed, those of its extents that are worth more than writing them again being kept
+    release     a group that has long not been read, while others missed, counts next to nothing
+
+Where an epoch reads every item once, what was just read waits longest: new items are turned away and the resident set stays put,
+which gives the hit ratio C/N, the best possible there. Where reads cluster, the same rule keeps what was read lately and often.
+
+Books: per segment its extents (`storage/residents.py`), for the others a ghost (`storage/ghost.py`). What rows name and the
+policy has not seen (extents from before a restart that nobody has read) is worth what all groups' first reads are.
+
+No step takes long: a look at a segment takes at most SAMPLE_EXTENTS of its extents, one group's tables are rebuilt at a time, and
+only a victim is walked through whole. Pure: no clock but traffic, no randomness but places in a ring.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from storage.eviction import ExtentUse, Kept, Victim
+from storage.ghost import Ghost
+from storage.policy import RetentionPriority
+from storage.prefix_groups import Group, PrefixGroups
+from storage.residents import SegmentResidents, grains
+from storage.reuse import (
+    AGE_BIN,
+    AGE_MAX,
+    BINS,
+    CLASS_OF,
+    CLASSES,
+    ROW_OF,
+    UNITS_A_CACHE,
+    bumped,
+    index_of,
+    prior_rates,
+)
+from storage.types import Stream
+
+FREED_SHARE_MIN: Final = 0.4
+"""So much of a victim is freed at least, so that writing again what it keeps never goes round in circles."""
+
+WRITE_COST: Final = 0.5
+"""What writing a byte again costs, in prices: more trades hits for writes. On Zipf 0.8 at C/N = 0.1: 0 gave 0.565 and 1.43 bytes rewritten
+for one admitted, 0.5 gave 0.563 and 0.28."""
+
+ADMISSION_MARGIN: Final = 1.1
+"""A missing extent must be worth so much more than what would go for it: equals are not exchanged."""
+
+RELEASE_CACHES: Final = 0.25
+"""Others must miss so many caches' worth of bytes before a group that is not read counts as released."""
+
+RELEASED_WORTH: Final = 0.001
+PRIORITY_WORTH: Final = {
+    RetentionPriority.LOW: 0.25,
+    RetentionPriority.NORMAL: 1.0,
+    RetentionPriority.HIGH: 4.0,
+}
+LEARN_SHARE: Final = 32
+"""The tables are rebuilt so often in a cache's worth of traffic."""
+
+LEARN_READS_MIN: Final = 256
+"""But not more often than once in so many reads, however small the cache."""
+
+LOOKS: Final = 8
+"""So many segments are looked at anew each time one is chosen."""
+
+TRIES: Final = 4
+SAMPLE_EXTENTS: Final = 256
+MISS_GRAINS_MAX: Final = 64
+"""Of a longer span that is missed, so much is remembered at once; what is kept of it is noted as it is admitted."""
+
+STREAMS_SEGMENTS_MIN: Final = 64
+"""A cache of fewer segments has one clean stream, as open segments take room."""
+
+_GROUP_SHIFT: Final = 2
+_PRIORITIES: Final = (RetentionPriority.NORMAL, RetentionPriority.LOW, RetentionPriority.HIGH)
+_PRIORITY_NUMBERS: Final = {priority: number for number, priority in enumerate(_PRIORITIES)}
+_PRICE_INERTIA: Final = 0.02
+_STREAM_OF_CLASS: Final = (Stream.KEPT, Stream.KEPT, Stream.WARM, Stream.WARM, Stream.HOT, Stream.HOT)
+_MASK_32: Final = 0xFFFF_FFFF
+_MIX: Final = 0x9E37_79B9_7F4A_7C15
+_GRAIN_MIX: Final = 0xC2B2_AE3D_27D4_EB4F
+_MASK_64: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class GittinsPolicy:
+    """`eviction.EvictionPolicy`, for a cache of `capacity_bytes` in segments of `segment_bytes`."""
+
+    def __init__(self, *, capacity_bytes: int, segment_bytes: int) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._unit_bytes = max(1, capacity_bytes // UNITS_A_CACHE)
+        self._has_streams = capacity_bytes // segment_bytes >= STREAMS_SEGMENTS_MIN
+        self._segments: dict[int, SegmentResidents] = {}
+        self._ring: list[int] = []
+        self._hand = 0
+        self._ghost = Ghost(keep_bytes=2 * capacity_bytes)
+        self._groups = PrefixGroups()
+        self._clock_bytes = 0
+        self._now = 0
+        self._missed_bytes = 0
+        self._prior = index_of(prior_rates(()))
+        self._tables: dict[int, list[float]] = {}
+        self._learn_at = self._learn_bytes = max(1, capacity_bytes // LEARN_SHARE)
+        self._reads_to_learn = LEARN_READS_MIN
+        self._to_learn: list[Group] = []
+        self._rates: list[float] = []
+        self._is_reclaimable: Callable[[int], bool] | None = None
+        self.price = 0.0
+        self._usual_price = 0.0
+
+    def __len__(self) -> int:
+        """Count the segments known."""
+        return len(self._segments)
+
+    def __repr__(self) -> str:
+        return f"<GittinsPolicy: {len(self._segments)} segments, price {self.price:.3g}>"
+
+    # --- reads -------------------------------------------------------------------------------------------------------
+
+    def accessed(self, use: ExtentUse, segment_id: int | None, offset: int = 0) -> None:
+        """Take note of a read, and learn from it where its object is of the sample."""
+        self._clock_bytes = clock = self._clock_bytes + use.length
+        self._now = now = clock // self._unit_bytes
+        self._reads_to_learn -= 1
+        if self._to_learn or (clock >= self._learn_at and self._reads_to_learn <= 0):
+            self._learn()
+        residents = None if segment_id is None else self._segments.get(segment_id)
+        if residents is None:
+            self._missed(use)
+            return
+        position, stop = residents.first_at(offset), offset + use.length
+        offsets = residents.offsets
+        if position == len(offsets) or offsets[position] >= stop:
+            self._admit_grains(use, residents, offset)
+            position = residents.first_at(offset)
+        group = self._groups.by_number[residents.tags[position] >> _GROUP_SHIFT]
+        group.read_bytes += use.length
+        group.hit_bytes += use.length
+        self._see(group)
+        sampled = (use.version_id * _MIX & _MASK_64) >> 32 <= group.monitor.threshold
+        count = len(offsets)
+        while position < count and offsets[position] < stop:
+            code = bumped(residents.codes[position], now - residents.stamps[position])
+            residents.codes[position] = code
+            residents.stamps[position] = now
+            if sampled:
+                identity = _identity(residents.version_ids[position], residents.grain_numbers[position])
+                clock_units = clock / self._unit_bytes
+                group.monitor.observe(identity, residents.lengths[position], CLASS_OF[code], clock_units)
+            position += 1
+
+    def _missed(self, use: ExtentUse) -> None:
+        group = self._groups.of(use.name, self._now)
+        group.read_bytes += use.length
+        self._see(group)
+        self._missed_bytes += use.length
+        group.missed_at = self._missed_bytes
+        for number, _, length in _bounded_grains(use):
+            identity = _identity(use.version_id, number)
+            mark = _mark(identity)
+            known = self._ghost.find(mark, self._now)
+            code = 0 if known is None else bumped(known[1], known[0])
+            self._ghost.put(mark, length, self._now, code)
+            if identity >> 32 <= group.monitor.threshold:
+                clock_units = self._clock_bytes / self._unit_bytes
+                group.monitor.observe(identity, length, CLASS_OF[code], clock_units)
+
+    def _see(self, group: Group) -> None:
+        """Note that a group is read."""
+        gap = self._missed_bytes - group.missed_at
+        if gap:
+            if group.requests and gap > group.gap_bytes:
+                group.gap_bytes = gap
+            group.missed_at = self._missed_bytes
+        group.requests += 1
+        group.read_at = self._now
+        if group.is_released:
+            group.is_released = False
+            self._tables.clear()
+
+    # --- what comes and goes -----------------------------------------------------------------------------------------
+
+    def admit(self, use: ExtentUse, *, has_room: bool) -> Stream | None:
+        """Keep what is worth more than the price; everything while nothing has to go for it, or nothing is known of its group."""
+        group = self._groups.of(use.name, self._now)
+        number, _, _ = next(grains(use.start, use.length))
+        known = self._ghost.find(_mark(_identity(use.version_id, number)), self._now)
+        class_no = 0 if known is None else CLASS_OF[known[1]]
+        if not has_room and group.monitor.index:
+            table = self._table(group.number << _GROUP_SHIFT | _PRIORITY_NUMBERS[use.priority])
+            if table[class_no * BINS] <= self.price * ADMISSION_MARGIN:
+                return None
+        return _STREAM_OF_CLASS[class_no] if class_no > 1 and self._has_streams else Stream.CLEAN
+
+    def found(self, segment_id: int, live_bytes: int) -> None:
+        """Keep the count; what is known of the segment's extents stays."""
+        residents = self._residents(segment_id)
+        residents.live_bytes = live_bytes
+        residents.size_bytes = max(residents.size_bytes, live_bytes)
+
+    def admitted(self, use: ExtentUse, segment_id: int, offset: int) -> None:
+        """Remember an extent by its grains; those that were known at their places keep their ages."""
+        self._admit_grains(use, self._residents(segment_id), offset)
+
+    def _admit_grains(self, use: ExtentUse, residents: SegmentResidents, offset: int) -> None:
+        group = self._groups.of(use.name, self._now)
+        tag = group.number << _GROUP_SHIFT | _PRIORITY_NUMBERS[use.priority]
+        for number, distance, length in grains(use.start, use.length):
+            known = self._ghost.find(_mark(_identity(use.version_id, number)), self._now)
+            age, code = (0, 0) if known is None else known
+            stamp = max(0, self._now - age)
+            residents.add(offset + distance, length, use.version_id, number, stamp, code, tag)
+        residents.live_bytes = max(residents.live_bytes, residents.known_bytes)
+
+    def _residents(self, segment_id: int) -> SegmentResidents:
+        residents = self._segments.get(segment_id)
+        if residents is None:
+            residents = self._segments[segment_id] = SegmentResidents(self._now)
+            residents.place = len(self._ring)
+            self._ring.append(segment_id)
+        return residents
+
+    def moved(self, segment_id: int, kept: Kept, to_segment_id: int, to_offset: int) -> None:
+        """Take the ages along to the new place."""
+        source, target = self._segments.get(segment_id), self._residents(to_segment_id)
+        if source is None:
+            return
+        position = source.first_at(kept.offset)
+        while position < len(source) and source.offsets[position] < kept.stop:
+            length = source.lengths[position]
+            offset = to_offset + source.offsets[position] - kept.offset
+            target.put(offset, source, position)
+            # Not to become a ghost when the rest goes.
+            source.known_bytes -= length
+            source.lengths[position] = 0
+            position += 1
+
+    def removed(self, segment_id: int) -> None:
+        """Forget the segment; what was in it and did not move becomes a ghost."""
+        residents = self._segments.pop(segment_id, None)
+        if residents is None:
+            return
+        last = self._ring.pop()
+        if last != segment_id:
+            self._ring[residents.place] = last
+            self._segments[last].place = residents.place
+        for position, length in enumerate(residents.lengths):
+            if length:
+                identity = _identity(residents.version_ids[position], residents.grain_numbers[position])
+                self._ghost.put(
+                    _mark(identity), length, residents.stamps[position], residents.codes[position]
+                )
+
+    # --- the victim --------------------------------------------------------------------------------------------------
+
+    def choose(self, is_reclaimable: Callable[[int], bool]) -> Victim | None:
+        """Name the segment that costs least a byte freed, as far as its last look and a few new ones tell."""
+        self._is_reclaimable = is_reclaimable
+        segment_id = self._cheapest(is_reclaimable)
+        if segment_id is None:
+            return None
+        self._usual_price += _PRICE_INERTIA * (self.price - self._usual_price)
+        # The next one should not be the same again while nothing else is known, should the caller fail to remove it.
+        return Victim(segment_id, self._kept(self._segments[segment_id]))
+
+    def _cheapest(self, is_reclaimable: Callable[[int], bool]) -> int | None:
+        for segment_id in self._next_in_ring():
+            self._look(self._segments[segment_id])
+        cheapest = None
+        for _ in range(TRIES):
+            ranked = sorted(self._ring, key=self._score)
+            cheapest = next((one for one in ranked if is_reclaimable(one)), None)
+            if cheapest is None:
+                return None
+            residents = self._segments[cheapest]
+            before = residents.score
+            self.price = self._look(residents)
+            if residents.score <= before * 1.02 + 1e-30:
+                break
+        return cheapest
+
+    def _score(self, segment_id: int) -> float:
+        return self._segments[segment_id].score
+
+    def _next_in_ring(self) -> Iterator[int]:
+        for _ in range(min(LOOKS, len(self._ring))):
+            self._hand = (self._hand + 1) % len(self._ring)
+            yield self._ring[self._hand]
+
+    def _look(self, residents: SegmentResidents) -> float:
+        """Score a segment by a sample of its extents; give what a byte freed loses in hits."""
+        _, score, loss = self._cut(residents, max(1, len(residents) // SAMPLE_EXTENTS))
+        residents.score = score
+        return loss
+
+    def _cut(self, residents: SegmentResidents, step: int) -> tuple[float, float, float]:
+        """Say up to which worth extents should be dropped, what a byte freed then costs, and what it loses in hits.
+
+        The cheapest of all ways to free at least FREED_SHARE_MIN of the segment by dropping what is worth least.
+        """
+        worths = self._worths(residents, step)
+        counted = sum(length for _, length in worths)
+        # What is sampled stands for what is live: dead bytes are free already.
+        known = min(residents.known_bytes, residents.live_bytes) or residents.known_bytes
+        scale = known / counted if counted else 0.0
+        unknown = residents.unknown_bytes
+        lost = unknown * self._unknown_worth(residents)
+        kept = float(known)
+        freed = max(1.0, residents.size_bytes - kept)
+        freed_min = FREED_SHARE_MIN * residents.size_bytes
+        write_cost = WRITE_COST * self._usual_price
+        best_cut, best_score, best_loss = -1.0, 1e300, 0.0
+        if freed >= freed_min:
+            best_score, best_loss = (lost + write_cost * kept) / freed, lost / freed
+        for worth, length in sorted(worths):
+            size = length * scale
+            lost += worth * size
+            freed += size
+            kept -= size
+            if freed < freed_min:
+                continue
+            score = (lost + write_cost * kept) / freed
+            if score <= best_score:
+                best_cut, best_score, best_loss = worth, score, lost / freed
+        if best_score == 1e300:
+            # Rounding left a little less than what is asked for.
+            return worths[-1][0] if worths else 0.0, lost / freed, lost / freed
+        return best_cut, best_score, best_loss
+
+    def _worths(self, residents: SegmentResidents, step: int) -> list[tuple[float, int]]:
+        """Give index and length of every `step`-th extent."""
+        now, table_of = self._now, self._table
+        found = zip(
+            residents.tags[::step],
+            residents.codes[::step],
+            residents.stamps[::step],
+            residents.lengths[::step],
+            strict=True,
+        )
+        return [
+            (table_of(tag)[ROW_OF[code] + AGE_BIN[min(now - stamp, AGE_MAX)]], length)
+            for tag, code, stamp, length in found
+        ]
+
+    def _unknown_worth(self, residents: SegmentResidents) -> float:
+        return self._prior[AGE_BIN[min(self._now - residents.found_at, AGE_MAX)]]
+
+    def _kept(self, residents: SegmentResidents) -> tuple[Kept, ...]:
+        """Name what of a victim is worth more than the cut, neighbours of one stream joined."""
+        cut, _, _ = self._cut(residents, 1)
+        kept: list[Kept] = []
+        room = int((1.0 - FREED_SHARE_MIN) * residents.size_bytes)
+        for position, (worth, length) in enumerate(self._worths(residents, 1)):
+            if worth <= cut or length > room or not length:
+                continue
+            room -= length
+            offset = residents.offsets[position]
+            class_no = CLASS_OF[residents.codes[position]]
+            stream = _STREAM_OF_CLASS[class_no] if self._has_streams else Stream.CLEAN
+            if kept and kept[-1].stop == offset and kept[-1].stream is stream:
+                kept[-1] = Kept(kept[-1].offset, offset + length, stream)
+            else:
+                kept.append(Kept(offset, offset + length, stream))
+        return tuple(kept)
+
+    def hit_bound(self) -> float:
+        """Estimate C/N, at most 1: of the distinct bytes that were read lately, N, the cache holds C; 0 before any read."""
+        distinct = sum(group.monitor.distinct_bytes() for group in self._groups.live())
+        return min(1.0, self._capacity_bytes / distinct) if distinct else 0.0
+
+    # --- learning ----------------------------------------------------------------------------------------------------
+
+    def _table(self, tag: int) -> list[float]:
+        """Give the index table of a group and priority, made once after each time something was learnt."""
+        table = self._tables.get(tag)
+        if table is None:
+            group = self._groups.by_number[tag >> _GROUP_SHIFT]
+            weight = PRIORITY_WORTH[_PRIORITIES[tag & 3]] * (RELEASED_WORTH if group.is_released else 1.0)
+            index = group.monitor.index or self._prior * CLASSES
+            table = self._tables[tag] = index if weight == 1.0 else [weight * value for value in index]
+        return table
+
+    def _learn(self) -> None:
+        """Rebuild one group's table, and begin a new round where all are done; the last one looks at prices anew."""
+        if not self._to_learn:
+            self._learn_at = self._clock_bytes + self._learn_bytes
+            self._reads_to_learn = LEARN_READS_MIN
+            self._to_learn = self._groups.live()
+            self._rates = prior_rates([group.monitor for group in self._to_learn])
+            self._prior = index_of(self._rates)
+        group = self._to_learn.pop()
+        group.monitor.learn(self._rates, self._clock_bytes / self._unit_bytes)
+        group.gap_bytes *= 0.999
+        gap = self._missed_bytes - group.missed_at
+        group.is_released = gap > RELEASE_CACHES * self._capacity_bytes and gap > 1.5 * group.gap_bytes
+        self._tables.clear()
+        if not self._to_learn and self._is_reclaimable is not None:
+            self._cheapest(self._is_reclaimable)
+
+
+def _identity(version_id: int, grain_number: int) -> int:
+    """Hash an extent to 64 bits, the upper half being the version's own."""
+    version_hash = version_id * _MIX & _MASK_64
+    return (
+        version_hash & 0xFFFF_FFFF_0000_0000 | (version_hash ^ (grain_number * _GRAIN_MIX >> 16)) & _MASK_32
+    )
+
+
+def _mark(identity: int) -> int:
+    """Give the 32 bits, not 0, under which the ghost knows an extent."""
+    return (identity >> 32 ^ identity * 0x2545_F491) & _MASK_32 or 1
+
+
+def _bounded_grains(use: ExtentUse) -> Iterator[tuple[int, int, int]]:
+    return (grain for grain, _ in zip(grains(use.start, use.length), range(MISS_GRAINS_MAX), strict=False))
+
+
+assert len(_STREAM_OF_CLASS) == CLASSES, "each class has its stream"

@@ -1,0 +1,164 @@
+"""GittinsPolicy: the contract of all policies, what it keeps of a victim, and hit ratios of small replays."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from bench.replay import CacheReplay
+from storage.eviction import EvictionPolicy, ExtentUse, Kept
+from storage.gittins_policy import FREED_SHARE_MIN, GittinsPolicy
+from storage.policy import RetentionPriority
+from storage.types import KIB, MIB, ObjectName, Stream
+from tests.contracts.eviction_policy import EvictionPolicyContract, use
+
+SIZE = 128 * KIB
+
+
+class TestGittinsPolicyContract(EvictionPolicyContract):
+    def make(self) -> EvictionPolicy:
+        return GittinsPolicy(capacity_bytes=64 * KIB, segment_bytes=4 * KIB)
+
+
+def uses(count: int, prefix: str = "p") -> list[ExtentUse]:
+    """Make so many objects of one prefix, each of SIZE."""
+    return [ExtentUse(ObjectName("b", f"{prefix}/{i}"), i + 1, 0, SIZE) for i in range(count)]
+
+
+def replayed(objects: Sequence[ExtentUse], epochs: int, capacity: int, seed: int) -> CacheReplay:
+    """Read everything once an epoch, each epoch in another order; count from the third epoch on."""
+    rng = random.Random(seed)
+    policy = GittinsPolicy(capacity_bytes=capacity, segment_bytes=MIB)
+    replay = CacheReplay(policy, objects, capacity_bytes=capacity, segment_bytes=MIB)
+    order = list(range(len(objects)))
+    for epoch in range(epochs):
+        if epoch == 2:
+            replay.count_hits_anew()
+        rng.shuffle(order)
+        for number in order:
+            replay.read(number)
+    return replay
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6])
+def test_shuffled_epochs_hit_what_is_possible(share: float) -> None:
+    """With every item read once an epoch the hit ratio comes to C/N but for the segments kept free; LRU gets a fraction."""
+    objects = uses(4000)
+    capacity = int(share * 4000 * SIZE)
+
+    outcome = replayed(objects, 4, capacity, seed=7).outcome
+
+    assert outcome.byte_ratio >= 0.94 * share
+    assert outcome.admitted_bytes < 2 * capacity
+
+
+def test_popular_objects_stay_among_a_scan() -> None:
+    """What is read again and again stays, though ten times as much is read once beside it."""
+    rng = random.Random(3)
+    objects = uses(300, "hot") + uses(12_000, "scan")[300:]
+    capacity = 600 * SIZE
+    policy = GittinsPolicy(capacity_bytes=capacity, segment_bytes=MIB)
+    replay = CacheReplay(policy, objects, capacity_bytes=capacity, segment_bytes=MIB)
+    for number in range(300, 6000):
+        replay.read(number)
+        replay.read(rng.randrange(300))
+    replay.count_hits_anew()
+
+    hits = 0
+    for number in range(6000, 8000):
+        replay.read(number)
+        hits += replay.read(rng.randrange(300))
+
+    assert hits > 0.97 * 2000
+
+
+def warmed() -> GittinsPolicy:
+    """Make a policy that has learnt that what is read twice at once is read again soon, and other things never."""
+    policy = GittinsPolicy(capacity_bytes=64 * MIB, segment_bytes=MIB)
+    for number in range(1, 3000):
+        one = ExtentUse(ObjectName("b", f"p/{number}"), number, 0, SIZE)
+        policy.accessed(one, None)
+        if number % 4 == 0:
+            for _ in range(3):
+                policy.accessed(one, None)
+    return policy
+
+
+def test_victim_keeps_what_is_read_often_and_frees_enough() -> None:
+    """The extents that are read are written again, the others dropped, and at least 40 % of the segment is freed."""
+    policy = warmed()
+    for position in range(8):
+        policy.admitted(
+            ExtentUse(ObjectName("b", f"p/{9000 + position}"), 9000 + position, 0, SIZE), 1, position * SIZE
+        )
+    policy.found(1, MIB)
+    for _ in range(5):
+        for position in (2, 3):
+            one = ExtentUse(ObjectName("b", f"p/{9000 + position}"), 9000 + position, 0, SIZE)
+            policy.accessed(one, 1, position * SIZE)
+
+    victim = policy.choose(lambda _: True)
+
+    assert victim is not None
+    kept = {(k.offset, k.stop) for k in victim.keep}
+    assert kept == {(2 * SIZE, 4 * SIZE)}
+    assert sum(stop - start for start, stop in kept) <= (1 - FREED_SHARE_MIN) * MIB
+
+
+def test_moved_extents_keep_their_class() -> None:
+    """What survives goes on being worth what it was: it is kept again at its new place."""
+    policy = warmed()
+    hot = ExtentUse(ObjectName("b", "p/9000"), 9000, 0, SIZE)
+    policy.admitted(hot, 1, 0)
+    for _ in range(6):
+        policy.accessed(hot, 1, 0)
+    policy.admitted(hot, 2, 0)
+    for position in range(1, 8):
+        policy.admitted(
+            ExtentUse(ObjectName("b", f"p/{9000 + position}"), 9000 + position, 0, SIZE), 2, position * SIZE
+        )
+    policy.moved(1, Kept(0, SIZE, Stream.HOT), 2, 0)
+    policy.removed(1)
+
+    victim = policy.choose(lambda _: True)
+
+    assert victim is not None
+    assert [(k.offset, k.stop) for k in victim.keep] == [(0, SIZE)]
+
+
+def of_warmed(priority: RetentionPriority = RetentionPriority.NORMAL) -> ExtentUse:
+    """An extent of the prefix that a warmed policy has learnt of."""
+    return ExtentUse(ObjectName("b", "p/x"), 1, 0, SIZE, priority)
+
+
+def test_everything_is_admitted_while_there_is_room() -> None:
+    """While nothing has to go for it, any fill is kept."""
+    policy = warmed()
+    policy.price = 1e9
+
+    assert policy.admit(of_warmed(), has_room=True) is Stream.CLEAN
+    assert policy.admit(of_warmed(), has_room=False) is None
+    assert policy.admit(use(1), has_room=False) is Stream.CLEAN  # of a prefix that nothing is known of
+
+
+def test_priority_weighs_what_is_worth_keeping() -> None:
+    """At one price a high object is admitted where a normal one is not, and a normal one where a low one is not."""
+    policy = warmed()
+    worth = policy._table(policy._groups.of(of_warmed().name, 0).number << 2)[0]
+
+    def admitted_at(price: float) -> list[RetentionPriority]:
+        policy.price = price
+        return [p for p in RetentionPriority if policy.admit(of_warmed(p), has_room=False) is not None]
+
+    assert admitted_at(worth * 2) == [RetentionPriority.HIGH]
+    assert admitted_at(worth / 2) == [RetentionPriority.NORMAL, RetentionPriority.HIGH]
+    assert len(admitted_at(worth / 8)) == 3
+
+
+def test_hit_bound_is_the_share_of_what_is_read_that_fits() -> None:
+    """Of 4000 items read, a cache of 1000 can hold a quarter."""
+    replay = replayed(uses(4000), 3, 1000 * SIZE, seed=1)
+    policy = replay._policy
+    assert isinstance(policy, GittinsPolicy)
+
+    assert policy.hit_bound() == pytest.approx(0.25, rel=0.1)
