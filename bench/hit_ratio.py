@@ -163,10 +163,10 @@ def _access_us(policy: GittinsPolicy, uses: Sequence[ExtentUse]) -> float:
         return 0.0
     rng = np.random.default_rng(1)
     order = [places[i] for i in rng.integers(0, len(places), 20_000).tolist()]
-    accessed = policy.accessed
+    touched = policy.touched
     begun = time.process_time()
     for use, segment_id, offset in order:
-        accessed(use, segment_id, offset)
+        touched(segment_id, offset, use.length)
     spent = time.process_time() - begun
     begun = time.process_time()
     for _ in order:

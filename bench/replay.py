@@ -96,7 +96,8 @@ class CacheReplay:
         for start, length, segment_id, offset in tuple(extents):
             if start > position:
                 self._miss(number, _part(use, position, start - position))
-            self._policy.accessed(_part(use, start, length), segment_id, offset)
+            if not self._policy.touched(segment_id, offset, length):
+                self._policy.accessed(_part(use, start, length), segment_id, offset)
             outcome.hit_bytes += length
             position = start + length
         if position < use.length:
@@ -106,10 +107,10 @@ class CacheReplay:
         return is_hit
 
     def _miss(self, number: int, use: ExtentUse) -> None:
-        self._policy.accessed(use, None)
         # What goes is at least a segment: what the last one left over is nobody's for nothing.
         has_room = self._store.room_bytes >= self._room_bytes_min + self._segment_bytes
         stream = self._policy.admit(use, has_room=has_room)
+        self._policy.accessed(use, None)
         if stream is None:
             self.outcome.bypassed_bytes += use.length
             return

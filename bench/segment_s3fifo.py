@@ -62,6 +62,11 @@ class SegmentS3Fifo:
             identity = (use.version_id, use.start)
             self._reads[identity] = min(READS_MAX, self._reads.get(identity, 0) + 1)
 
+    def touched(self, segment_id: int, offset: int, length: int) -> bool:
+        """Leave all to `accessed`."""
+        del segment_id, offset, length
+        return False
+
     def moved(self, segment_id: int, kept: Kept, to_segment_id: int, to_offset: int) -> None:
         """Leave the old place; `admitted` told of the new one."""
         del to_segment_id, to_offset

@@ -200,6 +200,8 @@ class VersionBody:
         self.result = self._first_result(span, fill, is_stale=is_stale)
         is_told = fill is not None or self.result in {CacheResult.HIT, CacheResult.STALE}
         self.reason = "" if is_told else Reason.ABSENT.value
+        if self.result is CacheResult.BYPASS:
+            self.reason = Reason.NOT_ADMITTED.value
         self._course = self._begin_course(span)
         self._joint = None if self._course is None else self._course.joint
         # The last block is kept back for as long as the joint checksum is not settled.
@@ -222,7 +224,7 @@ class VersionBody:
                 self._fill = fill
             else:
                 fill.leave()
-            return CacheResult.MISS
+            return CacheResult.MISS if fill.is_kept else CacheResult.BYPASS
         extents = self._extents
         if len(extents) == 1 and extents[0].start <= span.start and span.stop <= extents[0].stop:
             is_here, is_missing = True, False
@@ -308,7 +310,6 @@ class VersionBody:
     async def _begin_fill(self) -> None:
         source, name, record = self._parts.source, self._name, self._record
         span = self._missing_span()
-        source.note_read(name, record, span, None)
         why_not = ""
         try:
             fill = source.start_fill(name, record, span)
@@ -318,11 +319,14 @@ class VersionBody:
                 if await source.make_room(name, span):
                     return
             fill, why_not = None, Reason.NO_ROOM.value
+        source.note_read(name, record, span, None)
         if fill is None:
             await self._begin_stream(why_not or source.why_not_kept(span))
-        else:
-            self._begun = fill
-            self._follow(fill)
+            return
+        if not fill.is_kept:
+            self.result, self.reason = CacheResult.BYPASS, source.why_not_kept(span)
+        self._begun = fill
+        self._follow(fill)
 
     def _missing(self) -> MissingSpan:
         missing = plan(ByteRange(self._position, self._stop), self._record.size, self._extents)[0]

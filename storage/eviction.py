@@ -57,7 +57,7 @@ class EvictionPolicy(Protocol):
     def admit(self, use: ExtentUse, *, has_room: bool) -> Stream | None:
         """Say to which stream a missing extent, about to be filled, goes; None serves it past the cache.
 
-        `has_room` says that nothing has to go for it.
+        Asked before the read that misses it is told of by `accessed`. `has_room` says that nothing has to go for it.
         """
         ...
 
@@ -71,6 +71,10 @@ class EvictionPolicy(Protocol):
 
     def accessed(self, use: ExtentUse, segment_id: int | None, offset: int = 0) -> None:
         """Take note of a read: from a place in a segment, or from the origin (None)."""
+        ...
+
+    def touched(self, segment_id: int, offset: int, length: int) -> bool:
+        """Take note of a read from a place, as `accessed`, where its bytes are known; False where that is to be called instead."""
         ...
 
     def moved(self, segment_id: int, kept: Kept, to_segment_id: int, to_offset: int) -> None:

@@ -115,7 +115,10 @@ class Fill:
         readers: Who has joined, and who holds it for a reader that has yet to come.
         has_turn: The limiter has let its request through; of a fill that was begun ahead of its reader.
         failure: Why it ended short of its end.
+        is_kept: Whether what it brings is in the cache once it has ended; see `storage/unkept.py`.
     """
+
+    is_kept = True
 
     def __init__(
         self,
@@ -483,7 +486,7 @@ class FillTable:
     def bringing(self, version_id: int, position: int) -> Fill | None:
         """Give a fill on its way that will bring the byte at `position`, however far it is from it yet."""
         for fill in self._fills.get(version_id, ()):
-            if fill.span.start <= position < fill.span.stop and fill.is_on_its_way:
+            if fill.is_kept and fill.span.start <= position < fill.span.stop and fill.is_on_its_way:
                 return fill
         return None
 

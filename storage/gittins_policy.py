@@ -13,10 +13,11 @@ which gives the hit ratio C/N, the best possible there. Where reads cluster, the
 Books: per segment its extents (`storage/residents.py`), for the others a ghost (`storage/ghost.py`). What rows name and the
 policy has not seen (extents from before a restart that nobody has read) is worth what all groups' first reads are.
 
-No step takes long: a look at a segment takes at most SAMPLE_EXTENTS of its extents, one group's tables are rebuilt at a time, and
-only a victim is walked through whole. Pure: no clock but traffic, no randomness but places in a ring.
+No step takes long: a look at a segment takes at most SAMPLE_EXTENTS of its extents, tables are rebuilt one class at a time, a step
+in a few reads, and only a victim is walked through whole. Pure: no clock but traffic, no randomness but places in a ring.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -61,8 +62,12 @@ PRIORITY_WORTH: Final = {
 LEARN_SHARE: Final = 32
 """The tables are rebuilt so often in a cache's worth of traffic."""
 
-LEARN_READS_MIN: Final = 256
-"""But not more often than once in so many reads, however small the cache."""
+LEARN_READS_MIN: Final = 128
+LEARN_READS_MAX: Final = 2048
+"""But not more often than once in so many reads, however small the cache: fewer at first, more once much was read."""
+
+LEARN_READS_A_STEP: Final = 2
+"""A lesson is taken in steps of about 0.1 ms, one in so many reads, so that no read waits for all of it."""
 
 LOOKS: Final = 8
 """So many segments are looked at anew each time one is chosen."""
@@ -104,9 +109,9 @@ class GittinsPolicy:
         self._prior = index_of(prior_rates(()))
         self._tables: dict[int, list[float]] = {}
         self._learn_at = self._learn_bytes = max(1, capacity_bytes // LEARN_SHARE)
-        self._reads_to_learn = LEARN_READS_MIN
-        self._to_learn: list[Group] = []
-        self._rates: list[float] = []
+        self._next_lesson_at = self._learn_at
+        self._reads_to_learn = self._reads_between = LEARN_READS_MIN
+        self._lesson: Iterator[bool] | None = None
         self._is_reclaimable: Callable[[int], bool] | None = None
         self.price = 0.0
         self._usual_price = 0.0
@@ -120,42 +125,69 @@ class GittinsPolicy:
 
     # --- reads -------------------------------------------------------------------------------------------------------
 
-    def accessed(self, use: ExtentUse, segment_id: int | None, offset: int = 0) -> None:
-        """Take note of a read, and learn from it where its object is of the sample."""
-        self._clock_bytes = clock = self._clock_bytes + use.length
+    def touched(self, segment_id: int, offset: int, length: int) -> bool:
+        """Take note of a read of bytes that are known at their place; False, and nothing noted, where they are not.
+
+        The one step that every read of cached bytes pays for: it makes no objects and calls little.
+        """
+        residents = self._segments.get(segment_id)
+        if residents is None:
+            return False
+        offsets, lengths, stop = residents.offsets, residents.lengths, offset + length
+        count = len(offsets)
+        position = bisect_right(offsets, offset)
+        if position and offsets[position - 1] + lengths[position - 1] > offset:
+            position -= 1
+        elif position == count or offsets[position] >= stop:
+            return False
+        self._clock_bytes = clock = self._clock_bytes + length
         self._now = now = clock // self._unit_bytes
         self._reads_to_learn -= 1
-        if self._to_learn or (clock >= self._learn_at and self._reads_to_learn <= 0):
+        if clock >= self._learn_at and self._reads_to_learn <= 0:
             self._learn()
+        group = self._groups.by_number[residents.tags[position] >> _GROUP_SHIFT]
+        group.requests += 1
+        group.read_at = now
+        if group.missed_at != self._missed_bytes or group.is_released:
+            self._see_again(group)
+        stamps, codes = residents.stamps, residents.codes
+        is_sampled = (residents.version_ids[position] * _MIX & _MASK_64) >> 32 <= group.monitor.threshold
+        while True:
+            code = codes[position] = bumped(codes[position], now - stamps[position])
+            stamps[position] = now
+            if is_sampled:
+                self._observe(group, residents, position, code)
+            position += 1
+            if position == count or offsets[position] >= stop:
+                return True
+
+    def _observe(self, group: Group, residents: SegmentResidents, position: int, code: int) -> None:
+        identity = _identity(residents.version_ids[position], residents.grain_numbers[position])
+        clock_units = self._clock_bytes / self._unit_bytes
+        group.monitor.observe(identity, residents.lengths[position], CLASS_OF[code], clock_units)
+
+    def accessed(self, use: ExtentUse, segment_id: int | None, offset: int = 0) -> None:
+        """Take note of a read, and learn from it where its object is of the sample."""
         residents = None if segment_id is None else self._segments.get(segment_id)
+        if segment_id is not None and residents is not None:
+            if self.touched(segment_id, offset, use.length):
+                return
+            self._admit_grains(use, residents, offset)
+            if self.touched(segment_id, offset, use.length):
+                return
+        self._clock_bytes += use.length
+        self._now = self._clock_bytes // self._unit_bytes
+        self._reads_to_learn -= 1
+        if self._clock_bytes >= self._learn_at and self._reads_to_learn <= 0:
+            self._learn()
         if residents is None:
             self._missed(use)
-            return
-        position, stop = residents.first_at(offset), offset + use.length
-        offsets = residents.offsets
-        if position == len(offsets) or offsets[position] >= stop:
-            self._admit_grains(use, residents, offset)
-            position = residents.first_at(offset)
-        group = self._groups.by_number[residents.tags[position] >> _GROUP_SHIFT]
-        group.read_bytes += use.length
-        group.hit_bytes += use.length
-        self._see(group)
-        sampled = (use.version_id * _MIX & _MASK_64) >> 32 <= group.monitor.threshold
-        count = len(offsets)
-        while position < count and offsets[position] < stop:
-            code = bumped(residents.codes[position], now - residents.stamps[position])
-            residents.codes[position] = code
-            residents.stamps[position] = now
-            if sampled:
-                identity = _identity(residents.version_ids[position], residents.grain_numbers[position])
-                clock_units = clock / self._unit_bytes
-                group.monitor.observe(identity, residents.lengths[position], CLASS_OF[code], clock_units)
-            position += 1
 
     def _missed(self, use: ExtentUse) -> None:
         group = self._groups.of(use.name, self._now)
-        group.read_bytes += use.length
-        self._see(group)
+        group.requests += 1
+        group.read_at = self._now
+        self._see_again(group)
         self._missed_bytes += use.length
         group.missed_at = self._missed_bytes
         for number, _, length in _bounded_grains(use):
@@ -168,15 +200,12 @@ class GittinsPolicy:
                 clock_units = self._clock_bytes / self._unit_bytes
                 group.monitor.observe(identity, length, CLASS_OF[code], clock_units)
 
-    def _see(self, group: Group) -> None:
-        """Note that a group is read."""
+    def _see_again(self, group: Group) -> None:
+        """Note how much the others missed since a group was read last, its request counted already."""
         gap = self._missed_bytes - group.missed_at
-        if gap:
-            if group.requests and gap > group.gap_bytes:
-                group.gap_bytes = gap
-            group.missed_at = self._missed_bytes
-        group.requests += 1
-        group.read_at = self._now
+        if group.requests > 1 and gap > group.gap_bytes:
+            group.gap_bytes = gap
+        group.missed_at = self._missed_bytes
         if group.is_released:
             group.is_released = False
             self._tables.clear()
@@ -188,7 +217,7 @@ class GittinsPolicy:
         group = self._groups.of(use.name, self._now)
         number, _, _ = next(grains(use.start, use.length))
         known = self._ghost.find(_mark(_identity(use.version_id, number)), self._now)
-        class_no = 0 if known is None else CLASS_OF[known[1]]
+        class_no = 0 if known is None else CLASS_OF[bumped(known[1], known[0])]
         if not has_room and group.monitor.index:
             table = self._table(group.number << _GROUP_SHIFT | _PRIORITY_NUMBERS[use.priority])
             if table[class_no * BINS] <= self.price * ADMISSION_MARGIN:
@@ -259,6 +288,8 @@ class GittinsPolicy:
     def choose(self, is_reclaimable: Callable[[int], bool]) -> Victim | None:
         """Name the segment that costs least a byte freed, as far as its last look and a few new ones tell."""
         self._is_reclaimable = is_reclaimable
+        for looked_at in self._next_in_ring():
+            self._look(self._segments[looked_at])
         segment_id = self._cheapest(is_reclaimable)
         if segment_id is None:
             return None
@@ -267,8 +298,6 @@ class GittinsPolicy:
         return Victim(segment_id, self._kept(self._segments[segment_id]))
 
     def _cheapest(self, is_reclaimable: Callable[[int], bool]) -> int | None:
-        for segment_id in self._next_in_ring():
-            self._look(self._segments[segment_id])
         cheapest = None
         for _ in range(TRIES):
             ranked = sorted(self._ring, key=self._score)
@@ -384,20 +413,40 @@ class GittinsPolicy:
         return table
 
     def _learn(self) -> None:
-        """Rebuild one group's table, and begin a new round where all are done; the last one looks at prices anew."""
-        if not self._to_learn:
-            self._learn_at = self._clock_bytes + self._learn_bytes
-            self._reads_to_learn = LEARN_READS_MIN
-            self._to_learn = self._groups.live()
-            self._rates = prior_rates([group.monitor for group in self._to_learn])
-            self._prior = index_of(self._rates)
-        group = self._to_learn.pop()
-        group.monitor.learn(self._rates, self._clock_bytes / self._unit_bytes)
-        group.gap_bytes *= 0.999
-        gap = self._missed_bytes - group.missed_at
-        group.is_released = gap > RELEASE_CACHES * self._capacity_bytes and gap > 1.5 * group.gap_bytes
-        self._tables.clear()
-        if not self._to_learn and self._is_reclaimable is not None:
+        """Take one short step of the lesson that is on, beginning one where the last is over."""
+        lesson = self._lesson
+        if lesson is None:
+            self._next_lesson_at = self._clock_bytes + self._learn_bytes
+            lesson = self._lesson = self._steps()
+        if next(lesson, False):
+            self._learn_at, self._reads_to_learn = self._clock_bytes, LEARN_READS_A_STEP
+            return
+        self._lesson = None
+        self._learn_at = self._next_lesson_at
+        # What little is known of changes fast, what much was read of slowly.
+        self._reads_between = min(LEARN_READS_MAX, self._reads_between * 9 // 8)
+        self._reads_to_learn = self._reads_between
+
+    def _steps(self) -> Iterator[bool]:
+        """Rebuild the tables of all groups one after the other, then look at prices anew; no step takes long."""
+        groups = self._groups.live()
+        rates = prior_rates([group.monitor for group in groups])
+        self._prior = index_of(rates)
+        yield True
+        for group in groups:
+            for _ in group.monitor.lesson(rates, self._clock_bytes / self._unit_bytes):
+                yield True
+            group.gap_bytes *= 0.999
+            gap = self._missed_bytes - group.missed_at
+            group.is_released = gap > RELEASE_CACHES * self._capacity_bytes and gap > 1.5 * group.gap_bytes
+            self._tables.clear()
+            yield True
+        if self._is_reclaimable is not None:
+            for segment_id in tuple(self._next_in_ring()):
+                residents = self._segments.get(segment_id)
+                if residents is not None:
+                    self._look(residents)
+                yield True
             self._cheapest(self._is_reclaimable)
 
 

@@ -34,14 +34,12 @@ class Group:
 
     __slots__ = (
         "gap_bytes",
-        "hit_bytes",
         "is_released",
         "missed_at",
         "monitor",
         "number",
         "prefix",
         "read_at",
-        "read_bytes",
         "requests",
     )
 
@@ -54,8 +52,6 @@ class Group:
         self.gap_bytes = 0.0
         self.is_released = False
         self.read_at = 0
-        self.read_bytes = 0
-        self.hit_bytes = 0
 
     def __repr__(self) -> str:
         return f"<Group {self.number} {'/'.join(self.prefix)}: {self.requests} reads>"
@@ -139,8 +135,6 @@ class PrefixGroups:
         group = self._by_prefix.pop(prefix)
         into.monitor.merge(group.monitor)
         into.requests += group.requests
-        into.read_bytes += group.read_bytes
-        into.hit_bytes += group.hit_bytes
         into.missed_at = max(into.missed_at, group.missed_at)
         into.read_at = max(into.read_at, group.read_at)
         self.by_number = [into if one is group else one for one in self.by_number]

@@ -14,7 +14,7 @@ LFU and LRU.
 Pure; all of it is touched on the event loop only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import exp, log2
 from typing import Final
 
@@ -33,8 +33,11 @@ HORIZON: Final = EDGES[BINS]
 AGE_MAX: Final = int(HORIZON)
 """The last place in `AGE_BIN`."""
 
-ENTRIES_MAX: Final = 4096
-"""So many extents a monitor follows; 2048 to 32,768 gave the same hit ratios, 1024 lost 0.8 %."""
+ENTRIES_MAX: Final = 3072
+"""So many extents a monitor follows at most; 2048 to 32,768 gave the same hit ratios, 1024 lost 0.8 %."""
+
+_NARROWED: Final = 0.7
+"""The share of those that are still followed once there are too many: never much under 2048, so that few reads are of the sample."""
 
 EVENTS_MIN: Final = 1000
 """A monitor with fewer events neither forgets nor widens its sample."""
@@ -146,6 +149,7 @@ class ReuseMonitor:
         "_recent",
         "_recent_count",
         "_unaged",
+        "_whole",
         "changes",
         "index",
         "threshold",
@@ -157,6 +161,8 @@ class ReuseMonitor:
         self.changes = 0
         self._hits = [[0.0] * BINS for _ in range(CLASSES)]
         self._exposure = [[0.0] * BINS for _ in range(CLASSES)]
+        # Bins waited through whole, as differences between neighbours; `_settle` adds them to the exposure.
+        self._whole = [[0.0] * (BINS + 1) for _ in range(CLASSES)]
         self._events = 0.0
         # By identity: when it was read last, up to which age its waiting is counted, its class then, its length.
         self._entries: dict[int, tuple[float, float, int, int]] = {}
@@ -177,6 +183,7 @@ class ReuseMonitor:
     @property
     def exposure(self) -> list[list[float]]:
         """Traffic waited through, by class and age."""
+        self._settle()
         return self._exposure
 
     @property
@@ -213,7 +220,7 @@ class ReuseMonitor:
         else:
             last, counted, class_before, _ = entry
             age = now - last
-            _expose(self._exposure[class_before], counted, age)
+            self._expose(class_before, counted, age)
             self._hits[class_before][AGE_BIN[int(age) if age < AGE_MAX else AGE_MAX]] += 1.0
             self._recent[0 if age < UNITS_A_CACHE / 8 else 1 if age < UNITS_A_CACHE else 2] += 1
         self._entries[identity] = (now, 0.0, class_no, length)
@@ -223,11 +230,11 @@ class ReuseMonitor:
             self._notice_change()
 
     def _narrow(self) -> None:
-        """Halve the share of extents that are followed."""
-        self.threshold >>= 1
+        """Follow fewer extents, a root of two less."""
+        self.threshold = int(self.threshold * _NARROWED)
         limit = (self.threshold + 1) << 32
         self._entries = {identity: entry for identity, entry in self._entries.items() if identity < limit}
-        self._fade(0.5)
+        self._fade(_NARROWED)
 
     def _notice_change(self) -> None:
         """Forget most of what was learnt where reads have begun to look unlike those before."""
@@ -243,6 +250,7 @@ class ReuseMonitor:
         self._recent_count = 0
 
     def _fade(self, factor: float) -> None:
+        self._settle()
         for rows in (self._hits, self._exposure):
             for class_no, row in enumerate(rows):
                 rows[class_no] = [value * factor for value in row]
@@ -260,16 +268,23 @@ class ReuseMonitor:
 
     def totals(self) -> tuple[list[float], list[float]]:
         """Give hits and exposure of each bin, all classes together."""
+        self._settle()
         return _columns(self._hits), _columns(self._exposure)
 
     def learn(self, prior: Sequence[float], now: float) -> None:
-        """Rebuild the index from what was seen, leaning on `prior`, the hazard rates of all groups together.
+        """Take a whole lesson."""
+        for _ in self.lesson(prior, now):
+            pass
 
-        Takes time for each extent followed, a few milliseconds at most.
+    def lesson(self, prior: Sequence[float], now: float) -> Iterator[None]:
+        """Rebuild the index from what was seen, leaning on `prior`, the hazard rates of all groups together, in steps.
+
+        A step takes about 0.1 ms; only what ages the extents followed takes time for each of them, 2 ms at most.
         """
         if self._unaged >= len(self._entries) // AGED_SHARE:
             self._unaged = 0
             self._age_entries(now)
+            yield
         if (
             len(self._entries) < ENTRIES_MAX // 4
             and self.threshold < 0xFFFF_FFFF
@@ -282,49 +297,43 @@ class ReuseMonitor:
         rates = _shrunk(hits, exposure, prior, _SHRINK_WIDTHS)
         index: list[float] = []
         for class_no in range(CLASSES):
+            yield
             own = _shrunk(self._hits[class_no], self._exposure[class_no], rates, _SHRINK_WIDTHS)
             index += index_of(own)
         self.index = index
 
-    def _age_entries(self, now: float) -> None:
-        """Count the waiting of those that have not been read again, and let go of the oldest."""
-        whole = [[0.0] * (BINS + 1) for _ in range(CLASSES)]
-        fresh: dict[int, tuple[float, float, int, int]] = {}
-        for identity, (last, counted, class_no, length) in self._entries.items():
-            age = now - last
-            first = AGE_BIN[int(counted) if counted < AGE_MAX else AGE_MAX]
-            final = AGE_BIN[int(age) if age < AGE_MAX else AGE_MAX]
-            exposure = self._exposure[class_no]
-            if first == final:
-                exposure[first] += age - counted
-            else:
-                exposure[first] += EDGES[first + 1] - counted
-                exposure[final] += age - EDGES[final]
-                # Bins between the two are waited through whole: counted once below, from the differences.
-                whole[class_no][first + 1] += 1.0
-                whole[class_no][final] -= 1.0
-            if age < HORIZON:
-                fresh[identity] = (last, age, class_no, length)
-        self._entries = fresh
-        for class_no, differences in enumerate(whole):
+    def _expose(self, class_no: int, start: float, stop: float) -> None:
+        """Count waiting from one age to another."""
+        exposure = self._exposure[class_no]
+        first = AGE_BIN[int(start) if start < AGE_MAX else AGE_MAX]
+        final = AGE_BIN[int(stop) if stop < AGE_MAX else AGE_MAX]
+        if first == final:
+            exposure[first] += stop - start
+            return
+        exposure[first] += EDGES[first + 1] - start
+        exposure[final] += stop - EDGES[final]
+        whole = self._whole[class_no]
+        whole[first + 1] += 1.0
+        whole[final] -= 1.0
+
+    def _settle(self) -> None:
+        """Add the bins that were waited through whole to the exposure."""
+        for class_no, differences in enumerate(self._whole):
             exposure, waiting = self._exposure[class_no], 0.0
             for b in range(BINS):
                 waiting += differences[b]
-                if waiting:
-                    exposure[b] += waiting * _WIDTHS[b]
+                exposure[b] += waiting * _WIDTHS[b]
+            self._whole[class_no] = [0.0] * (BINS + 1)
 
-
-def _expose(exposure: list[float], start: float, stop: float) -> None:
-    """Count waiting from one age to another."""
-    first = AGE_BIN[int(start) if start < AGE_MAX else AGE_MAX]
-    final = AGE_BIN[int(stop) if stop < AGE_MAX else AGE_MAX]
-    if first == final:
-        exposure[first] += stop - start
-        return
-    exposure[first] += EDGES[first + 1] - start
-    for b in range(first + 1, final):
-        exposure[b] += _WIDTHS[b]
-    exposure[final] += stop - EDGES[final]
+    def _age_entries(self, now: float) -> None:
+        """Count the waiting of those that have not been read again, and let go of the oldest."""
+        fresh: dict[int, tuple[float, float, int, int]] = {}
+        for identity, (last, counted, class_no, length) in self._entries.items():
+            age = now - last
+            self._expose(class_no, counted, age)
+            if age < HORIZON:
+                fresh[identity] = (last, age, class_no, length)
+        self._entries = fresh
 
 
 def _columns(rows: Sequence[Sequence[float]]) -> list[float]:

@@ -38,6 +38,7 @@ from storage.rows import RowSource, decode_object, read_extents_in, row_at
 from storage.segments import SegmentStore
 from storage.stats import Stats
 from storage.types import BLOCK_BYTES, ByteRange, Checksum, Extent, ObjectName, Priority
+from storage.unkept import UnkeptBudget, UnkeptFill
 from storage.unreadable import Unreadable
 from storage.workers import Workers
 
@@ -93,6 +94,7 @@ class Supply:
         self._parts = parts
         self._fills = FillTable()
         self._ends = _Ends()
+        self._unkept = UnkeptBudget()
         self._fill_parts = FillParts(parts.segments, parts.workers, parts.make_room, parts.piece_bytes)
         self._ahead = Ahead(
             parts.readahead,
@@ -124,8 +126,9 @@ class Supply:
         return self._parts.keep_bytes_max
 
     def fill_at(self, record: ObjectRecord, position: int) -> Fill | None:
-        """Give the fill on its way that brings a byte of a version; None where none does."""
-        return self._fills.find(record.version_id, position)
+        """Give the fill on its way that brings a byte of a version and keeps it; None where none does."""
+        fill = self._fills.find(record.version_id, position)
+        return fill if fill is not None and fill.is_kept else None
 
     def record(self, name: ObjectName) -> ObjectRecord | None:
         """Read the object's row."""
@@ -172,10 +175,24 @@ class Supply:
 
     def start_fill(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
         """Begin to bring `span` of a version; see `bodies.VersionSource`."""
-        fill = self._new_fill(name, record, span, record.checksums)
+        fill = self._new_fill(name, record, span, record.checksums) or self._new_unkept(name, record, span)
         if fill is not None:
             self._fills.start(record.version_id, fill, self.stream(name, record, span))
         return fill
+
+    def _new_unkept(
+        self, name: ObjectName, record: ObjectRecord, span: ByteRange, told: tuple[Checksum, ...] = ()
+    ) -> UnkeptFill | None:
+        """Make a fill of what was turned away, for all who read it now; None where there is no memory for it, or it is too long."""
+        if self._ends.has_ended_fills or span.length > self._parts.keep_bytes_max:
+            return None
+        held_bytes = self._unkept.take(span)
+        if held_bytes is None:
+            return None
+        proof = None
+        if span.length == record.size:
+            proof = Proof(told or record.checksums, lambda: self.forget(name, record))
+        return UnkeptFill(span, self._fill_parts, proof, self._unkept, held_bytes)
 
     async def start_fill_from(
         self,
@@ -184,19 +201,24 @@ class Supply:
         span: ByteRange,
         opening: Opening,
         told: tuple[Checksum, ...],
+        *,
+        is_read: bool = True,
     ) -> Fill | None:
         """Begin to keep `span` from an answer that `opening` gives and closes, and that told these checksums.
 
         Where what is behind its first piece will be brought by others, no more of the answer is taken. None, and it is not
-        entered, where none is kept.
+        entered, where none is kept: what is turned away passes through memory for those who read it now (`is_read`).
         """
         told = told or record.checksums
         first = self._ahead.first_piece(record, span, told)
         joint = self._ahead.joint(record, span, told) if first.length < span.length else None
-        self.note_read(name, record, first, None)
         fill = await self._new_fill_with_room(name, record, first, told)
         del joint  # the fill keeps it from here on
+        if fill is None and is_read:
+            first = span
+            fill = self._new_unkept(name, record, span, told)
         if fill is not None:
+            self.note_read(name, record, first, None)
             whole = first.length == span.length
             self._fills.start(record.version_id, fill, opening if whole else beginning(opening, first.length))
         return fill
@@ -341,11 +363,11 @@ class Supply:
         self, name: ObjectName, record: ObjectRecord, span: ByteRange, place: tuple[int, int] | None
     ) -> None:
         """Tell the eviction policy of a read; see `bodies.VersionSource`."""
-        use = self._use(name, record, span)
+        eviction = self._parts.eviction
         if place is None:
-            self._parts.eviction.accessed(use, None)
-        else:
-            self._parts.eviction.accessed(use, place[0], place[1])
+            eviction.accessed(self._use(name, record, span), None)
+        elif not eviction.touched(place[0], place[1], span.length):
+            eviction.accessed(self._use(name, record, span), place[0], place[1])
 
     def _use(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> ExtentUse:
         priority = self._parts.policies().find(name).priority

@@ -163,8 +163,10 @@ class WarmSource:
             return Brought(WarmResult.BROUGHT if is_new else WarmResult.SKIPPED, span.length)
         fill = opened.take_fill()
         fetched = 0
-        if fill is not None:
+        if fill is not None and fill.is_kept:
             fetched = await _ended(fill)
+        elif fill is not None:
+            fill.leave()
         missing = _missing(components, wanted.name, record, span)
         for _ in range(FILLS_MAX):
             if missing is None:
@@ -196,7 +198,7 @@ class WarmSource:
         fill: Fill | None = None
         try:
             fill = await low.start_fill_from(
-                name, record, span, opened_already(answer, opening), record.checksums
+                name, record, span, opened_already(answer, opening), record.checksums, is_read=False
             )
         finally:
             if fill is None:

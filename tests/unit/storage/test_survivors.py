@@ -39,6 +39,11 @@ class KeepsFirst:
     def accessed(self, use: ExtentUse, segment_id: int | None, offset: int = 0) -> None:
         """Leave it."""
 
+    def touched(self, segment_id: int, offset: int, length: int) -> bool:
+        """Leave it."""
+        del segment_id, offset, length
+        return True
+
     def moved(self, segment_id: int, kept: Kept, to_segment_id: int, to_offset: int) -> None:
         """Remember the move."""
         self.moves.append((segment_id, kept, to_segment_id, to_offset))
