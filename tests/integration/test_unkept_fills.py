@@ -20,7 +20,7 @@ async def running() -> AsyncIterator[RunningEngine]:
     """Run an engine whose policy keeps nothing."""
     async with running_engine(cache_bytes=64 * MIB) as running:
         policy = running.engine._components.supply._parts.eviction
-        policy.admit = lambda *_use, **_room: None  # type: ignore[method-assign,assignment]
+        policy.admit = lambda *_use, **_room: None  # type: ignore[method-assign]
         yield running
         await running.fills_ended()
         assert budget(running).free_bytes == BYTES_MAX
