@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from storage.compaction import Compaction
 from storage.errors import DiskFullError, StorageError
+from storage.eviction import EvictionPolicy
 from storage.family import IndexWrite
 from storage.recovery import Recovered, recover
 from storage.rows import Rows
@@ -202,7 +203,7 @@ class Cutter:
         )
         if index is None or self.draws.random() < lost_index:
             return left, None
-        # After a clean stop what is cached is trusted, so there an older index is no state that a power cut leaves.
+        # After a clean stop what is cached is trusted, as the index was made durable before its record was written.
         if (
             isinstance(index, CutIndex)
             and index.copies
@@ -242,12 +243,14 @@ def _start(filesystem: FakeFilesystem, index: FakeIndex | None) -> tuple[Recover
 class Load:
     """Clients and upkeep of one open directory."""
 
-    def __init__(self, directory: OpenDirectory, cutter: Cutter, draws: random.Random, steps: int) -> None:
+    def __init__(self, directory: OpenDirectory, cutter: Cutter, draws: random.Random, run: "Run") -> None:
         self._directory = directory
         self._cutter = cutter
         self._expectation = cutter.expectation
         self._draws = draws
-        self._steps = steps
+        self._steps = run.steps
+        self._keys = run.keys_a_client
+        self._dirty_bytes_max = run.dirty_bytes_max
         self._compaction = Compaction(
             filesystem=directory.filesystem,
             index=directory.index,
@@ -270,7 +273,7 @@ class Load:
             upkeep.cancel()
 
     async def _client(self, number: int) -> None:
-        keys = [f"c{number}k{n}" for n in range(KEYS_A_CLIENT)]
+        keys = [f"c{number}k{n}" for n in range(self._keys)]
         for _ in range(self._steps):
             if self._cutter.is_done:
                 return
@@ -301,7 +304,7 @@ class Load:
 
     @property
     def _is_crowded(self) -> bool:
-        return self._directory.state.dirty_bytes > DIRTY_BYTES_MAX
+        return self._directory.state.dirty_bytes > self._dirty_bytes_max
 
     def _new_body(self) -> bytes:
         size = self._draws.choice([0, 3, 700, 4 * KIB, 40 * KIB, 40 * KIB, 300 * KIB, 2 * MIB + 12_345])
@@ -464,6 +467,10 @@ class Run:
         is_index_deaf: Checkpoints of the index are claimed and not made: another.
         forgets_renames: The directory is not synced after a rename: another.
         plant: Does something to each opened directory: any other.
+        policy: Makes the eviction policy of each opened directory; the one that ships by default.
+        room_bytes_min: What reclaim keeps free where it can.
+        keys_a_client: How many keys each client has; with more of them more is cached that is not overwritten soon.
+        dirty_bytes_max: With more than this clients flush rather than write.
     """
 
     seed: int
@@ -474,6 +481,10 @@ class Run:
     is_index_deaf: bool = False
     forgets_renames: bool = False
     plant: Callable[[OpenDirectory], None] = lambda _directory: None
+    policy: Callable[[random.Random], EvictionPolicy | None] = lambda _draws: None
+    room_bytes_min: int = 3 * MIB
+    keys_a_client: int = KEYS_A_CLIENT
+    dirty_bytes_max: int = DIRTY_BYTES_MAX
 
     def start(self) -> Cutter:
         """Run until there were enough cuts, or one showed something."""
@@ -494,16 +505,17 @@ class Run:
             filesystem,
             home,
             capacity_bytes=CAPACITY_BYTES,
-            room_bytes_min=3 * MIB,
+            room_bytes_min=self.room_bytes_min,
             journal_file_bytes=JOURNAL_FILE_BYTES,
+            policy=self.policy(draws),
         ) as directory:
             self.plant(directory)
             cutter.expectation.adopt(directory.recovered)
             cutter.directory = directory
-            await Load(directory, cutter, draws, self.steps).run()
+            await Load(directory, cutter, draws, self).run()
             if draws.random() < 0.5:
-                await directory.stop()
                 cutter.is_stopped = True
+                await directory.stop()
                 for _ in range(3):
                     cutter.cut("after the stop")
                 cutter.is_stopped = False
