@@ -24,7 +24,7 @@ from bench.replay import CacheReplay, Outcome
 from bench.segment_s3fifo import SegmentS3Fifo
 from bench.workloads import Workload, all_workloads
 from storage.eviction import EvictionPolicy, ExtentUse
-from storage.gittins_policy import GittinsPolicy
+from storage.gittins_policy import GittinsPolicy, _identity
 from storage.segment_files import segment_bytes_of
 from storage.types import ObjectName
 
@@ -151,13 +151,14 @@ def _simulated(make: Callable[..., libcachesim.CacheBase], workload: Workload, c
 
 def _access_us(policy: GittinsPolicy, uses: Sequence[ExtentUse]) -> float:
     """Give the CPU time of an access that hits, learning included, after all that the policy has been through."""
+    use_of = {_identity(use.version_id, 0): use for use in uses}
     places = []
     for segment_id, residents in policy._segments.items():
-        for offset, version_id, length in zip(
-            residents.offsets, residents.version_ids, residents.lengths, strict=True
+        for offset, identity, length in zip(
+            residents.offsets, residents.identities, residents.lengths, strict=True
         ):
-            use = uses[version_id - 1]
-            if use.length == length:
+            use = use_of.get(identity)
+            if use is not None and use.length == length:
                 places.append((use, segment_id, offset))
     if not places:
         return 0.0

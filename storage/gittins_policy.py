@@ -30,8 +30,10 @@ from storage.reuse import (
     AGE_BIN,
     AGE_MAX,
     BINS,
+    BUMPED_SOON,
     CLASS_OF,
     CLASSES,
+    HALF_A_STEP,
     ROW_OF,
     UNITS_A_CACHE,
     bumped,
@@ -63,11 +65,14 @@ LEARN_SHARE: Final = 32
 """The tables are rebuilt so often in a cache's worth of traffic."""
 
 LEARN_READS_MIN: Final = 128
-LEARN_READS_MAX: Final = 2048
+LEARN_READS_MAX: Final = 4096
 """But not more often than once in so many reads, however small the cache: fewer at first, more once much was read."""
 
-LEARN_READS_A_STEP: Final = 2
+LEARN_READS_A_STEP: Final = 8
 """A lesson is taken in steps of about 0.1 ms, one in so many reads, so that no read waits for all of it."""
+
+DIGEST_READS: Final = 32
+"""So many reads of cached bytes are learnt from together, which costs a fraction of learning from each by itself."""
 
 LOOKS: Final = 8
 """So many segments are looked at anew each time one is chosen."""
@@ -111,6 +116,7 @@ class GittinsPolicy:
         self._learn_at = self._learn_bytes = max(1, capacity_bytes // LEARN_SHARE)
         self._next_lesson_at = self._learn_at
         self._reads_to_learn = self._reads_between = LEARN_READS_MIN
+        self._pending: list[tuple[SegmentResidents, int, int]] = []
         self._lesson: Iterator[bool] | None = None
         self._is_reclaimable: Callable[[int], bool] | None = None
         self.price = 0.0
@@ -128,46 +134,76 @@ class GittinsPolicy:
     def touched(self, segment_id: int, offset: int, length: int) -> bool:
         """Take note of a read of bytes that are known at their place; False, and nothing noted, where they are not.
 
-        The one step that every read of cached bytes pays for: it makes no objects and calls little.
+        The one step that every read of cached bytes pays for: it is written down, and learnt from with DIGEST_READS others.
         """
         residents = self._segments.get(segment_id)
-        if residents is None:
+        if residents is None or (
+            residents.is_partly_known and not _overlaps(residents, offset, offset + length)
+        ):
             return False
-        offsets, lengths, stop = residents.offsets, residents.lengths, offset + length
-        count = len(offsets)
-        position = bisect_right(offsets, offset)
-        if position and offsets[position - 1] + lengths[position - 1] > offset:
-            position -= 1
-        elif position == count or offsets[position] >= stop:
-            return False
-        self._clock_bytes = clock = self._clock_bytes + length
-        self._now = now = clock // self._unit_bytes
-        self._reads_to_learn -= 1
-        if clock >= self._learn_at and self._reads_to_learn <= 0:
-            self._learn()
-        group = self._groups.by_number[residents.tags[position] >> _GROUP_SHIFT]
-        group.requests += 1
+        pending = self._pending
+        pending.append((residents, offset, length))
+        if len(pending) >= DIGEST_READS:
+            self._digest()
+        return True
+
+    def _digest(self) -> None:
+        """Learn from the reads that were written down, in their order."""
+        pending = self._pending
+        self._pending = []
+        clock, unit, groups = self._clock_bytes, self._unit_bytes, self._groups.by_number
+        now, last_group = self._now, None
+        for residents, offset, length in pending:
+            clock += length
+            now = clock // unit
+            position = bisect_right(residents.offsets, offset) - 1
+            if position < 0 or residents.offsets[position] + residents.lengths[position] <= offset:
+                position += 1
+                if position == len(residents.offsets) or residents.offsets[position] >= offset + length:
+                    continue
+            group = groups[residents.tags[position] >> _GROUP_SHIFT]
+            if group is not last_group:
+                self._see_hit(group, now)
+                last_group = group
+            code, age = residents.codes[position], now - residents.stamps[position]
+            residents.codes[position] = code = BUMPED_SOON[code] if age < HALF_A_STEP else bumped(code, age)
+            residents.stamps[position] = now
+            identity = residents.identities[position]
+            if identity <= group.monitor.limit:
+                grain_length = residents.lengths[position]
+                group.monitor.observe(identity, grain_length, CLASS_OF[code], clock / unit)
+            if residents.lengths[position] < length:
+                self._touch_rest(residents, position, offset + length, (clock, now))
+        self._reads_to_learn -= len(pending)
+        self._clock_bytes, self._now = clock, now
+        self._learn_if_due()
+
+    def _touch_rest(
+        self, residents: SegmentResidents, position: int, stop: int, time: tuple[int, int]
+    ) -> None:
+        """Take note of the further grains of a read that goes over more than one."""
+        clock, now = time
+        offsets, count = residents.offsets, len(residents)
+        position += 1
+        while position < count and offsets[position] < stop:
+            code = bumped(residents.codes[position], now - residents.stamps[position])
+            residents.codes[position], residents.stamps[position] = code, now
+            group = self._groups.by_number[residents.tags[position] >> _GROUP_SHIFT]
+            identity = residents.identities[position]
+            if identity <= group.monitor.limit:
+                length = residents.lengths[position]
+                group.monitor.observe(identity, length, CLASS_OF[code], clock / self._unit_bytes)
+            position += 1
+
+    def _see_hit(self, group: Group, now: int) -> None:
+        group.runs += 1
         group.read_at = now
         if group.missed_at != self._missed_bytes or group.is_released:
             self._see_again(group)
-        stamps, codes = residents.stamps, residents.codes
-        is_sampled = (residents.version_ids[position] * _MIX & _MASK_64) >> 32 <= group.monitor.threshold
-        while True:
-            code = codes[position] = bumped(codes[position], now - stamps[position])
-            stamps[position] = now
-            if is_sampled:
-                self._observe(group, residents, position, code)
-            position += 1
-            if position == count or offsets[position] >= stop:
-                return True
-
-    def _observe(self, group: Group, residents: SegmentResidents, position: int, code: int) -> None:
-        identity = _identity(residents.version_ids[position], residents.grain_numbers[position])
-        clock_units = self._clock_bytes / self._unit_bytes
-        group.monitor.observe(identity, residents.lengths[position], CLASS_OF[code], clock_units)
 
     def accessed(self, use: ExtentUse, segment_id: int | None, offset: int = 0) -> None:
         """Take note of a read, and learn from it where its object is of the sample."""
+        self._digest()
         residents = None if segment_id is None else self._segments.get(segment_id)
         if segment_id is not None and residents is not None:
             if self.touched(segment_id, offset, use.length):
@@ -178,14 +214,13 @@ class GittinsPolicy:
         self._clock_bytes += use.length
         self._now = self._clock_bytes // self._unit_bytes
         self._reads_to_learn -= 1
-        if self._clock_bytes >= self._learn_at and self._reads_to_learn <= 0:
-            self._learn()
+        self._learn_if_due()
         if residents is None:
             self._missed(use)
 
     def _missed(self, use: ExtentUse) -> None:
         group = self._groups.of(use.name, self._now)
-        group.requests += 1
+        group.runs += 1
         group.read_at = self._now
         self._see_again(group)
         self._missed_bytes += use.length
@@ -196,14 +231,14 @@ class GittinsPolicy:
             known = self._ghost.find(mark, self._now)
             code = 0 if known is None else bumped(known[1], known[0])
             self._ghost.put(mark, length, self._now, code)
-            if identity >> 32 <= group.monitor.threshold:
+            if identity <= group.monitor.limit:
                 clock_units = self._clock_bytes / self._unit_bytes
                 group.monitor.observe(identity, length, CLASS_OF[code], clock_units)
 
     def _see_again(self, group: Group) -> None:
-        """Note how much the others missed since a group was read last, its request counted already."""
+        """Note how much the others missed since a group was read last, this run of reads counted already."""
         gap = self._missed_bytes - group.missed_at
-        if group.requests > 1 and gap > group.gap_bytes:
+        if group.runs > 1 and gap > group.gap_bytes:
             group.gap_bytes = gap
         group.missed_at = self._missed_bytes
         if group.is_released:
@@ -227,6 +262,7 @@ class GittinsPolicy:
     def found(self, segment_id: int, live_bytes: int) -> None:
         """Keep the count; what is known of the segment's extents stays."""
         residents = self._residents(segment_id)
+        residents.is_partly_known |= live_bytes > residents.known_bytes
         residents.live_bytes = live_bytes
         residents.size_bytes = max(residents.size_bytes, live_bytes)
 
@@ -238,10 +274,10 @@ class GittinsPolicy:
         group = self._groups.of(use.name, self._now)
         tag = group.number << _GROUP_SHIFT | _PRIORITY_NUMBERS[use.priority]
         for number, distance, length in grains(use.start, use.length):
-            known = self._ghost.find(_mark(_identity(use.version_id, number)), self._now)
+            identity = _identity(use.version_id, number)
+            known = self._ghost.find(_mark(identity), self._now)
             age, code = (0, 0) if known is None else known
-            stamp = max(0, self._now - age)
-            residents.add(offset + distance, length, use.version_id, number, stamp, code, tag)
+            residents.add(offset + distance, length, identity, max(0, self._now - age), code, tag)
         residents.live_bytes = max(residents.live_bytes, residents.known_bytes)
 
     def _residents(self, segment_id: int) -> SegmentResidents:
@@ -254,6 +290,7 @@ class GittinsPolicy:
 
     def moved(self, segment_id: int, kept: Kept, to_segment_id: int, to_offset: int) -> None:
         """Take the ages along to the new place."""
+        self._digest()
         source, target = self._segments.get(segment_id), self._residents(to_segment_id)
         if source is None:
             return
@@ -269,6 +306,7 @@ class GittinsPolicy:
 
     def removed(self, segment_id: int) -> None:
         """Forget the segment; what was in it and did not move becomes a ghost."""
+        self._digest()
         residents = self._segments.pop(segment_id, None)
         if residents is None:
             return
@@ -278,15 +316,14 @@ class GittinsPolicy:
             self._segments[last].place = residents.place
         for position, length in enumerate(residents.lengths):
             if length:
-                identity = _identity(residents.version_ids[position], residents.grain_numbers[position])
-                self._ghost.put(
-                    _mark(identity), length, residents.stamps[position], residents.codes[position]
-                )
+                mark = _mark(residents.identities[position])
+                self._ghost.put(mark, length, residents.stamps[position], residents.codes[position])
 
     # --- the victim --------------------------------------------------------------------------------------------------
 
     def choose(self, is_reclaimable: Callable[[int], bool]) -> Victim | None:
         """Name the segment that costs least a byte freed, as far as its last look and a few new ones tell."""
+        self._digest()
         self._is_reclaimable = is_reclaimable
         for looked_at in self._next_in_ring():
             self._look(self._segments[looked_at])
@@ -412,6 +449,10 @@ class GittinsPolicy:
             table = self._tables[tag] = index if weight == 1.0 else [weight * value for value in index]
         return table
 
+    def _learn_if_due(self) -> None:
+        while self._reads_to_learn <= 0 and self._clock_bytes >= self._learn_at:
+            self._learn()
+
     def _learn(self) -> None:
         """Take one short step of the lesson that is on, beginning one where the last is over."""
         lesson = self._lesson
@@ -419,7 +460,8 @@ class GittinsPolicy:
             self._next_lesson_at = self._clock_bytes + self._learn_bytes
             lesson = self._lesson = self._steps()
         if next(lesson, False):
-            self._learn_at, self._reads_to_learn = self._clock_bytes, LEARN_READS_A_STEP
+            self._learn_at = self._clock_bytes
+            self._reads_to_learn += LEARN_READS_A_STEP
             return
         self._lesson = None
         self._learn_at = self._next_lesson_at
@@ -448,6 +490,12 @@ class GittinsPolicy:
                     self._look(residents)
                 yield True
             self._cheapest(self._is_reclaimable)
+
+
+def _overlaps(residents: SegmentResidents, start: int, stop: int) -> bool:
+    """Whether anything is known of the bytes between two offsets."""
+    position = residents.first_at(start)
+    return position < len(residents) and residents.offsets[position] < stop
 
 
 def _identity(version_id: int, grain_number: int) -> int:

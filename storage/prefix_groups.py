@@ -29,6 +29,7 @@ class Group:
     Attributes:
         missed_at: The clock of missed bytes when it was read last.
         gap_bytes: The longest that the others missed between two of its reads, slowly forgotten.
+        runs: How often reads of it came after those of another group, or of what was not here.
         is_released: Whether it is not read any more, as far as anyone can tell.
     """
 
@@ -40,21 +41,21 @@ class Group:
         "number",
         "prefix",
         "read_at",
-        "requests",
+        "runs",
     )
 
     def __init__(self, number: int, prefix: tuple[str, ...]) -> None:
         self.number = number
         self.prefix = prefix
         self.monitor = ReuseMonitor()
-        self.requests = 0
+        self.runs = 0
         self.missed_at = 0
         self.gap_bytes = 0.0
         self.is_released = False
         self.read_at = 0
 
     def __repr__(self) -> str:
-        return f"<Group {self.number} {'/'.join(self.prefix)}: {self.requests} reads>"
+        return f"<Group {self.number} {'/'.join(self.prefix)}: {self.runs} runs of reads>"
 
 
 class PrefixGroups:
@@ -71,7 +72,7 @@ class PrefixGroups:
     def live(self) -> list[Group]:
         """Give the groups, the rest included where it was read."""
         groups = list(self._by_prefix.values())
-        return [self.rest, *groups] if self.rest.requests or not groups else groups
+        return [self.rest, *groups] if self.rest.runs or not groups else groups
 
     def of(self, name: ObjectName, now: int) -> Group:
         """Give the group of an object that is read at `now`, making one for a new prefix."""
@@ -134,7 +135,7 @@ class PrefixGroups:
     def _merge(self, prefix: tuple[str, ...], into: Group) -> None:
         group = self._by_prefix.pop(prefix)
         into.monitor.merge(group.monitor)
-        into.requests += group.requests
+        into.runs += group.runs
         into.missed_at = max(into.missed_at, group.missed_at)
         into.read_at = max(into.read_at, group.read_at)
         self.by_number = [into if one is group else one for one in self.by_number]

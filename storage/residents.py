@@ -1,4 +1,4 @@
-"""What a policy remembers of one segment: its extents in the order of their places, in 26 bytes each.
+"""What a policy remembers of one segment: its extents in the order of their places, in 22 bytes each.
 
 Columns of plain numbers rather than objects, as there are millions of extents in a large cache. Long extents are kept as grains
 of GRAIN_BYTES, cut where the version's own offsets are multiples of it, so that each of their bytes has the age of its own last
@@ -29,6 +29,8 @@ class SegmentResidents:
     """The extents of one segment that are known.
 
     Attributes:
+        identities: The hash of each extent, of 64 bits; see `gittins_policy`.
+        is_partly_known: Rows named bytes in it before anything was known of them.
         live_bytes: What rows name in the segment; what of it is not known here was there before the process, or nobody has read it.
         size_bytes: What is freed when the segment goes.
         score: What a freed byte costs, when it was last looked at.
@@ -38,7 +40,8 @@ class SegmentResidents:
     __slots__ = (
         "codes",
         "found_at",
-        "grain_numbers",
+        "identities",
+        "is_partly_known",
         "known_bytes",
         "lengths",
         "live_bytes",
@@ -48,14 +51,12 @@ class SegmentResidents:
         "size_bytes",
         "stamps",
         "tags",
-        "version_ids",
     )
 
     def __init__(self, found_at: int) -> None:
         self.offsets = array("I")
         self.lengths = array("I")
-        self.version_ids = array("Q")
-        self.grain_numbers = array("I")
+        self.identities = array("Q")
         self.stamps = array("I")
         self.codes = bytearray()
         self.tags = bytearray()
@@ -65,6 +66,7 @@ class SegmentResidents:
         self.score = 0.0
         self.found_at = found_at
         self.place = 0
+        self.is_partly_known = False
 
     def __len__(self) -> int:
         """Count the grains known."""
@@ -77,33 +79,29 @@ class SegmentResidents:
             return position - 1
         return position
 
-    def add(  # noqa: PLR0913, PLR0917 - one of each column
-        self, offset: int, length: int, version_id: int, grain_number: int, stamp: int, code: int, tag: int
-    ) -> bool:
-        """Remember an extent; False where one is known at its offset."""
+    def add(self, offset: int, length: int, identity: int, stamp: int, code: int, tag: int) -> None:
+        """Remember an extent; one that is known at its offset keeps its age and takes the length, where it has grown."""
         position = bisect_left(self.offsets, offset)
         if position < len(self.offsets) and self.offsets[position] == offset:
-            return False
-        self.offsets.insert(position, offset)
-        self.lengths.insert(position, length)
-        self.version_ids.insert(position, version_id)
-        self.grain_numbers.insert(position, grain_number)
-        self.stamps.insert(position, stamp)
-        self.codes.insert(position, code)
-        self.tags.insert(position, tag)
-        self.known_bytes += length
+            grown = max(0, length - self.lengths[position])
+            self.lengths[position] += grown
+            self.known_bytes += grown
+        else:
+            self.offsets.insert(position, offset)
+            self.lengths.insert(position, length)
+            self.identities.insert(position, identity)
+            self.stamps.insert(position, stamp)
+            self.codes.insert(position, code)
+            self.tags.insert(position, tag)
+            self.known_bytes += length
         self.size_bytes = max(self.size_bytes, offset + length)
-        return True
 
     def put(self, offset: int, other: "SegmentResidents", position: int) -> None:
         """Take over what another segment knows of an extent that lies here now, in place of what is known at its offset."""
-        at = bisect_left(self.offsets, offset)
         stamp, code, tag = other.stamps[position], other.codes[position], other.tags[position]
-        if at < len(self.offsets) and self.offsets[at] == offset:
-            self.stamps[at], self.codes[at], self.tags[at] = stamp, code, tag
-            return
-        length, version_id = other.lengths[position], other.version_ids[position]
-        self.add(offset, length, version_id, other.grain_numbers[position], stamp, code, tag)
+        self.add(offset, other.lengths[position], other.identities[position], stamp, code, tag)
+        at = bisect_left(self.offsets, offset)
+        self.stamps[at], self.codes[at], self.tags[at] = stamp, code, tag
 
     @property
     def unknown_bytes(self) -> int:

@@ -42,9 +42,11 @@ _NARROWED: Final = 0.7
 EVENTS_MIN: Final = 1000
 """A monitor with fewer events neither forgets nor widens its sample."""
 
-AGED_SHARE: Final = 8
-"""The waiting of those that are not read again is counted once in so many reads of the sample, as it takes time for each of them."""
+AGED_SHARE: Final = 2
+"""The waiting of those that are not read again is counted so often while as many reads of the sample come as there are of them: it
+takes time for each."""
 
+_ALL: Final = 0xFFFF_FFFF_FFFF_FFFF
 _WIDTHS: Final = tuple(EDGES[b + 1] - EDGES[b] for b in range(BINS))
 _BASE_RATE: Final = 0.05 / UNITS_A_CACHE
 """What is believed of the hazard before anything was seen: a read in twenty caches' worth of traffic."""
@@ -102,12 +104,17 @@ _BUMPED: Final = bytes(
     for code in range(CODES)
 )
 _STEP_SHIFT: Final = 10
+
+BUMPED_SOON: Final = _BUMPED[:CODES]
+"""The codes of extents that are read again within HALF_A_STEP units."""
+
+HALF_A_STEP: Final = 1 << _STEP_SHIFT - 1
 assert _HALVING_CACHES * UNITS_A_CACHE >> _STEP_SHIFT == _DECAY_STEPS, "a decay step is C/4 of traffic"
 
 
 def bumped(code: int, age: int) -> int:
     """Give the code of an extent that is read again `age` units after its last read."""
-    step = (age + (1 << _STEP_SHIFT - 1)) >> _STEP_SHIFT
+    step = (age + HALF_A_STEP) >> _STEP_SHIFT
     return _BUMPED[(min(_DECAYS_MAX, step)) * CODES + code]
 
 
@@ -135,7 +142,7 @@ class ReuseMonitor:
     """What one prefix group's sampled extents were seen to do.
 
     Attributes:
-        threshold: Extents whose object's hash, of 32 bits, is at most this are followed.
+        limit: Extents whose identity is at most this are followed.
         index: The table: BINS values for each class, in hits a unit of traffic; empty before the first `learn`.
         changes: How often most was forgotten, since reads had begun to look unlike those before.
     """
@@ -152,11 +159,11 @@ class ReuseMonitor:
         "_whole",
         "changes",
         "index",
-        "threshold",
+        "limit",
     )
 
     def __init__(self) -> None:
-        self.threshold = 0xFFFF_FFFF
+        self.limit = _ALL
         self.index: list[float] = []
         self.changes = 0
         self._hits = [[0.0] * BINS for _ in range(CLASSES)]
@@ -174,6 +181,11 @@ class ReuseMonitor:
     def __len__(self) -> int:
         """Count the extents followed."""
         return len(self._entries)
+
+    @property
+    def threshold(self) -> int:
+        """Objects whose hash, of 32 bits, is at most this are followed."""
+        return self.limit >> 32
 
     @property
     def hits(self) -> list[list[float]]:
@@ -211,29 +223,29 @@ class ReuseMonitor:
             class_no: The class that the cache gives it now.
             now: The clock of traffic, in units.
         """
+        entries = self._entries
+        entry = entries.get(identity)
+        entries[identity] = (now, 0.0, class_no, length)
         self._events += 1.0
         self._unaged += 1
-        self._recent_count += 1
-        entry = self._entries.get(identity)
+        self._recent_count = count = self._recent_count + 1
         if entry is None:
             self._recent[3] += 1
+            if len(entries) > ENTRIES_MAX:
+                self._narrow()
         else:
             last, counted, class_before, _ = entry
             age = now - last
             self._expose(class_before, counted, age)
             self._hits[class_before][AGE_BIN[int(age) if age < AGE_MAX else AGE_MAX]] += 1.0
             self._recent[0 if age < UNITS_A_CACHE / 8 else 1 if age < UNITS_A_CACHE else 2] += 1
-        self._entries[identity] = (now, 0.0, class_no, length)
-        if entry is None and len(self._entries) > ENTRIES_MAX:
-            self._narrow()
-        if self._recent_count >= _CHANGE_EVENTS:
+        if count >= _CHANGE_EVENTS:
             self._notice_change()
 
     def _narrow(self) -> None:
         """Follow fewer extents, a root of two less."""
-        self.threshold = int(self.threshold * _NARROWED)
-        limit = (self.threshold + 1) << 32
-        self._entries = {identity: entry for identity, entry in self._entries.items() if identity < limit}
+        self.limit = limit = int(self.threshold * _NARROWED) << 32 | 0xFFFF_FFFF
+        self._entries = {identity: entry for identity, entry in self._entries.items() if identity <= limit}
         self._fade(_NARROWED)
 
     def _notice_change(self) -> None:
@@ -285,12 +297,8 @@ class ReuseMonitor:
             self._unaged = 0
             self._age_entries(now)
             yield
-        if (
-            len(self._entries) < ENTRIES_MAX // 4
-            and self.threshold < 0xFFFF_FFFF
-            and self._events > EVENTS_MIN
-        ):
-            self.threshold = min(0xFFFF_FFFF, 2 * self.threshold + 1)
+        if len(self._entries) < ENTRIES_MAX // 4 and self.limit < _ALL and self._events > EVENTS_MIN:
+            self.limit = min(_ALL, 2 * self.limit + 1)
         if self._events > max(EVENTS_MIN, len(self._entries) / 2):
             self._fade(0.5)
         hits, exposure = self.totals()
@@ -328,9 +336,21 @@ class ReuseMonitor:
     def _age_entries(self, now: float) -> None:
         """Count the waiting of those that have not been read again, and let go of the oldest."""
         fresh: dict[int, tuple[float, float, int, int]] = {}
+        exposures, wholes = self._exposure, self._whole
         for identity, (last, counted, class_no, length) in self._entries.items():
             age = now - last
-            self._expose(class_no, counted, age)
+            # As `_expose`, of whose calls there would be thousands.
+            first = AGE_BIN[int(counted) if counted < AGE_MAX else AGE_MAX]
+            final = AGE_BIN[int(age) if age < AGE_MAX else AGE_MAX]
+            exposure = exposures[class_no]
+            if first == final:
+                exposure[first] += age - counted
+            else:
+                exposure[first] += EDGES[first + 1] - counted
+                exposure[final] += age - EDGES[final]
+                whole = wholes[class_no]
+                whole[first + 1] += 1.0
+                whole[final] -= 1.0
             if age < HORIZON:
                 fresh[identity] = (last, age, class_no, length)
         self._entries = fresh

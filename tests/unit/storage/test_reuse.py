@@ -95,7 +95,7 @@ def test_monitor_narrows_its_sample() -> None:
     monitor, rng, count = ReuseMonitor(), random.Random(5), 60_000
     for number in range(count):
         identity = rng.getrandbits(64)
-        if identity >> 32 <= monitor.threshold:
+        if identity <= monitor.limit:
             monitor.observe(identity, 100, 0, float(number) / 100)
 
     assert len(monitor) <= ENTRIES_MAX
@@ -124,9 +124,10 @@ def test_residents_are_found_in_whatever_order_they_came(order: list[int]) -> No
     """An extent is found by any offset in it; a gap gives the next."""
     residents = SegmentResidents(0)
     for position in order:
-        assert residents.add(100 * position, 60, position + 1, 0, 5, 0, 0)
+        residents.add(100 * position, 60, position + 1, 5, 0, 0)
+    residents.add(300, 60, 9, 7, 3, 1)
 
-    assert not residents.add(300, 60, 9, 0, 5, 0, 0)
+    assert (residents.stamps[3], residents.identities[3]) == (5, 4)
     assert residents.known_bytes == 12 * 60
     for position in range(12):
         assert residents.first_at(100 * position + 59) == position
