@@ -152,28 +152,33 @@ class GittinsPolicy:
         pending = self._pending
         self._pending = []
         clock, unit, groups = self._clock_bytes, self._unit_bytes, self._groups.by_number
-        now, last_group = self._now, None
+        now, last_group, limit = self._now, None, 0
         for residents, offset, length in pending:
             clock += length
             now = clock // unit
-            position = bisect_right(residents.offsets, offset) - 1
-            if position < 0 or residents.offsets[position] + residents.lengths[position] <= offset:
-                position += 1
-                if position == len(residents.offsets) or residents.offsets[position] >= offset + length:
+            offsets = residents.offsets
+            position = bisect_right(offsets, offset) - 1
+            if position < 0 or offsets[position] != offset:
+                position = residents.first_at(offset)
+                if position == len(offsets) or offsets[position] >= offset + length:
                     continue
             group = groups[residents.tags[position] >> _GROUP_SHIFT]
             if group is not last_group:
                 self._see_hit(group, now)
-                last_group = group
-            code, age = residents.codes[position], now - residents.stamps[position]
-            residents.codes[position] = code = BUMPED_SOON[code] if age < HALF_A_STEP else bumped(code, age)
-            residents.stamps[position] = now
+                last_group, limit = group, group.monitor.limit
+            codes, stamps = residents.codes, residents.stamps
+            age, code = now - stamps[position], codes[position]
+            codes[position] = code = BUMPED_SOON[code] if age < HALF_A_STEP else bumped(code, age)
+            stamps[position] = now
+            grain_length = residents.lengths[position]
             identity = residents.identities[position]
-            if identity <= group.monitor.limit:
-                grain_length = residents.lengths[position]
-                group.monitor.observe(identity, grain_length, CLASS_OF[code], clock / unit)
-            if residents.lengths[position] < length:
+            if identity <= limit:
+                monitor = group.monitor
+                monitor.observe(identity, grain_length, CLASS_OF[code], clock / unit)
+                limit = monitor.limit
+            if grain_length < length:
                 self._touch_rest(residents, position, offset + length, (clock, now))
+                limit = group.monitor.limit
         self._reads_to_learn -= len(pending)
         self._clock_bytes, self._now = clock, now
         self._learn_if_due()
