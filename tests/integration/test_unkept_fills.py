@@ -85,6 +85,33 @@ async def test_a_reader_that_falls_behind_asks_for_itself(running: RunningEngine
     assert running.origin.requests_of("GetObject") == 2
 
 
+async def test_a_reader_a_block_behind_is_given_its_own_bytes(running: RunningEngine) -> None:
+    """Of a window of blocks each reader takes from where it is, and no second request is made."""
+    data = put(running, 3 * BLOCK_BYTES)
+    async with asyncio.TaskGroup() as group:
+        opening = [group.create_task(opened(running)) for _ in range(2)]
+    bodies = [one.result().read(ByteRange(0, len(data))) for one in opening]
+    for one in opening:
+        await one.result().close()
+    ahead, behind = bytearray(), bytearray()
+    while len(ahead) < BLOCK_BYTES + 1:
+        piece = await bodies[0].next_piece()
+        assert isinstance(piece, bytes)
+        ahead += piece
+
+    while len(behind) < len(data):
+        for body, taken in zip(bodies, (ahead, behind), strict=True):
+            if len(taken) < len(data):
+                piece = await body.next_piece()
+                assert isinstance(piece, bytes)
+                taken += piece
+    for body in bodies:
+        await body.close()
+
+    assert (ahead, behind) == (data, data)
+    assert running.origin.requests_of("GetObject") == 1
+
+
 async def test_a_request_that_nobody_reads_ends(running: RunningEngine) -> None:
     """Its readers go before its end."""
     data = put(running, 8 * BLOCK_BYTES)
@@ -105,8 +132,10 @@ async def test_without_memory_readers_stream_for_themselves(running: RunningEngi
     while (more := budget(running).take(ByteRange(0, MIB))) is not None:
         taken = (taken or 0) + more
 
+    assert taken == BYTES_MAX
     async with asyncio.TaskGroup() as group:
         reads = [group.create_task(running.get("k")) for _ in range(2)]
 
+    assert running.origin.requests_of("GetObject") >= 2
     assert [(r.result().data, r.result().result) for r in reads] == 2 * [(data, CacheResult.BYPASS)]
     budget(running).give_back(taken or 0)

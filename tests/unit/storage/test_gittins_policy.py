@@ -131,7 +131,7 @@ def test_moved_extents_keep_their_class() -> None:
     victim = policy.choose(lambda _: True)
 
     assert victim is not None
-    assert [(k.offset, k.stop) for k in victim.keep] == [(0, SIZE)]
+    assert victim.keep == (Kept(0, SIZE, Stream.WARM),)
 
 
 def of_warmed(priority: RetentionPriority = RetentionPriority.NORMAL) -> ExtentUse:
