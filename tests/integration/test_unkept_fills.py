@@ -100,11 +100,11 @@ async def test_a_reader_a_block_behind_is_given_its_own_bytes(running: RunningEn
         ahead += piece
 
     while len(behind) < len(data):
-        for body, taken in zip(bodies, (ahead, behind), strict=True):
-            if len(taken) < len(data):
+        for body, got in zip(bodies, (ahead, behind), strict=True):
+            if len(got) < len(data):
                 piece = await body.next_piece()
                 assert isinstance(piece, bytes)
-                taken += piece
+                got.extend(piece)
     for body in bodies:
         await body.close()
 
