@@ -1,6 +1,7 @@
 """Replay requests through an eviction policy as it ships, over the segment store as it ships: only the bytes are missing."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 
@@ -115,17 +116,17 @@ class CacheReplay:
             self.outcome.bypassed_bytes += use.length
             return
         self.outcome.admitted_bytes += use.length
-        self._append(number, use, stream)
+        try:
+            self._append(number, use, stream)
+        except DiskFullError:
+            self._make_room(use.length)
+            self._append(number, use, stream)
         self._make_room()
 
     def _append(self, number: int, use: ExtentUse, stream: Stream) -> list[tuple[int, int, int]]:
         placed = []
         position = use.start
-        try:
-            reservations = self._store.reserve(use.length, stream)
-        except DiskFullError:
-            self._make_room(use.length)
-            reservations = self._store.reserve(use.length, stream)
+        reservations = self._store.reserve(use.length, stream)
         for reservation in reservations:
             segment_id, offset, length = reservation.segment_id, reservation.offset, reservation.length
             self._policy.admitted(_part(use, position, length), segment_id, offset)
@@ -152,32 +153,39 @@ class CacheReplay:
             self._give_up(victim)
 
     def _give_up(self, victim: Victim) -> None:
-        residents = self._residents.get(victim.segment_id, {})
-        for kept in victim.keep if self.carries_out_keep else ():
-            for offset in sorted(residents):
-                if kept.offset <= offset < kept.stop:
-                    self._move(victim.segment_id, offset, kept.stream)
-        for number, start, length in self._residents.pop(victim.segment_id, {}).values():
-            self._forget(number, start)
+        if self.carries_out_keep:
+            # What there is no room for goes with the segment.
+            with suppress(DiskFullError):
+                self._keep(victim)
+        for offset, (number, start, length) in self._residents.pop(victim.segment_id, {}).items():
+            self._forget(number, (start, length, victim.segment_id, offset))
             self.outcome.dropped_bytes += length
         self._policy.removed(victim.segment_id)
         self._store.remove(victim.segment_id)
         for segment_id in self._store.take_removable():
             self._store.unlink(segment_id)
 
+    def _keep(self, victim: Victim) -> None:
+        for kept in victim.keep:
+            for offset in sorted(self._residents.get(victim.segment_id, {})):
+                if kept.offset <= offset < kept.stop:
+                    self._move(victim.segment_id, offset, kept.stream)
+
     def _move(self, segment_id: int, offset: int, stream: Stream) -> None:
-        number, start, length = self._residents[segment_id].pop(offset)
-        self._forget(number, start)
+        number, start, length = self._residents[segment_id][offset]
         use = _part(self._uses[number], start, length)
+        placed = self._append(number, use, stream)
+        del self._residents[segment_id][offset]
+        self._forget(number, (start, length, segment_id, offset))
         moved = offset
-        for to_segment_id, to_offset, to_length in self._append(number, use, stream):
+        for to_segment_id, to_offset, to_length in placed:
             piece = Kept(moved, moved + to_length, stream)
             self._policy.moved(segment_id, piece, to_segment_id, to_offset)
             moved += to_length
         self.outcome.rewritten_bytes += length
 
-    def _forget(self, number: int, start: int) -> None:
-        extents = [one for one in self._extents[number] if one[0] != start]
+    def _forget(self, number: int, gone: tuple[int, int, int, int]) -> None:
+        extents = [one for one in self._extents[number] if one != gone]
         if extents:
             self._extents[number] = extents
         else:
