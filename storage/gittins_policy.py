@@ -466,7 +466,8 @@ class GittinsPolicy:
             lesson = self._lesson = self._steps()
         if next(lesson, False):
             self._learn_at = self._clock_bytes
-            self._reads_to_learn += LEARN_READS_A_STEP
+            # However many short reads came before the lesson was due.
+            self._reads_to_learn = max(self._reads_to_learn, -DIGEST_READS) + LEARN_READS_A_STEP
             return
         self._lesson = None
         self._learn_at = self._next_lesson_at

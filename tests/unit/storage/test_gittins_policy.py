@@ -7,7 +7,7 @@ import pytest
 
 from bench.replay import CacheReplay
 from storage.eviction import EvictionPolicy, ExtentUse, Kept
-from storage.gittins_policy import FREED_SHARE_MIN, GittinsPolicy
+from storage.gittins_policy import DIGEST_READS, FREED_SHARE_MIN, LEARN_READS_A_STEP, GittinsPolicy
 from storage.policy import RetentionPriority
 from storage.types import KIB, MIB, ObjectName, Stream
 from tests.contracts.eviction_policy import EvictionPolicyContract, use
@@ -161,6 +161,26 @@ def test_priority_weighs_what_is_worth_keeping() -> None:
     assert admitted_at(worth * 2) == [RetentionPriority.HIGH]
     assert admitted_at(worth / 2) == [RetentionPriority.NORMAL, RetentionPriority.HIGH]
     assert len(admitted_at(worth / 8)) == 3
+
+
+def test_lessons_are_taken_in_steps_however_short_the_reads() -> None:
+    """No read waits for more than a few steps of a lesson, though thousands of reads came before it was due."""
+    policy = GittinsPolicy(capacity_bytes=64 * MIB, segment_bytes=MIB)
+    policy.admitted(use(1), 1, 0)
+    steps: list[int] = []
+    learn = policy._learn
+
+    def count() -> None:
+        steps[-1] += 1
+        learn()
+
+    policy._learn = count  # type: ignore[method-assign]
+    for length in [16] * 4000 + [MIB] * 400:
+        steps.append(0)
+        assert policy.touched(1, 0, length)
+
+    assert 0 < max(steps) <= 2 + DIGEST_READS // LEARN_READS_A_STEP
+    assert policy._groups.by_number[1].monitor.index
 
 
 def test_hit_bound_is_the_share_of_what_is_read_that_fits() -> None:
