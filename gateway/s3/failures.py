@@ -62,6 +62,7 @@ _SPEAKING: Final = frozenset(
         errors.PartTooSmallError,
         errors.BaseUnknownError,
         errors.DurabilityNotPossibleError,
+        errors.NameIgnoredError,
         errors.ReadOnlyError,
         errors.PublishRefusedError,
         errors.PublishConflictError,
