@@ -181,3 +181,21 @@ async def test_who_may_not_read_an_object_does_not_replace_it_by_an_ignored_name
 
         assert (answer.status, b"<Code>AccessDenied</Code>" in answer.body) == (403, True)
         assert it.body() == b"bytes"
+
+
+async def test_an_old_version_is_asked_about_where_the_newest_is_deleted(tmp_path: Path) -> None:
+    """A delete marker has no tags, and hides those of no version that is named (AWS API_PutObjectTagging, versionId)."""
+    async with whole(tmp_path, questions=None) as it:
+        store = it.running.origin.store
+        store.buckets[BUCKET].versioning = "Enabled"
+        version_id = store.put(BUCKET, "k", b"bytes").version_id
+        await it.ask("DELETE", f"/{BUCKET}/k")
+
+        newest = await it.ask("PUT", f"/{BUCKET}/k?tagging", TAGS)
+        tagged = await it.ask("PUT", f"/{BUCKET}/k?tagging&versionId={version_id}", TAGS)
+        missing = await it.ask("PUT", f"/{BUCKET}/k?tagging&versionId=none", TAGS)
+        strange = await it.ask("PUT", f"/{BUCKET}/k?strange&versionId={version_id}", TAGS)
+        got = await it.ask("GET", f"/{BUCKET}/k?versionId={version_id}")
+
+    assert [a.status for a in (newest, tagged, missing, strange)] == [404, 200, 404, 501]
+    assert (got.body, got.headers["x-amz-tagging-count"]) == (b"bytes", "1")
