@@ -104,9 +104,10 @@ async def test_a_failing_origin_is_no_ignoring_one(tmp_path: Path) -> None:
 async def test_a_configuration_makes_no_bucket(
     tmp_path: Path, target: str, ignored: set[tuple[str, str]]
 ) -> None:
-    """A bucket that is not there has no configuration (AWS "Error responses", NoSuchBucket)."""
+    """A bucket that is not there has no configuration (AWS "Error responses", NoSuchBucket), though the origin knows the name of one."""
     async with whole(tmp_path, questions=None) as it:
         it.running.origin.store.ignored = ignored
+        await it.ask("PUT", f"/{BUCKET}?{target}", b"<W/>")
 
         answer = await it.ask("PUT", f"/missing?{target}", b"<W/>")
 
