@@ -36,6 +36,7 @@ CODES: Final[Mapping[type[errors.StorageError], ErrorCode]] = MappingProxyType(
         errors.BaseUnknownError: ErrorCode.SERVICE_UNAVAILABLE,
         errors.DurabilityNotPossibleError: ErrorCode.INVALID_REQUEST,
         errors.NotSupportedError: ErrorCode.NOT_IMPLEMENTED,
+        errors.NameIgnoredError: ErrorCode.NOT_IMPLEMENTED,
         errors.ReadOnlyError: ErrorCode.ACCESS_DENIED,
         errors.PublishRefusedError: ErrorCode.INVALID_REQUEST,
         errors.PublishConflictError: ErrorCode.OPERATION_ABORTED,
