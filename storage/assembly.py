@@ -55,6 +55,7 @@ from storage.reader import Reader, ReaderParts
 from storage.reclaim import Reclaim, ReclaimParts
 from storage.recovery import IndexHome, Recovered
 from storage.relay import Relay, RelayParts
+from storage.removal_probe import RemovalProbe
 from storage.rows import read_extents
 from storage.scrubber import Scrubber, ScrubParts
 from storage.segment_files import segment_bytes_of
@@ -489,6 +490,7 @@ def assemble(
         relay=Relay(
             RelayParts(
                 origin=parts.origin,
+                removals=RemovalProbe(parts.origin, parts.rng),
                 through=through,
                 flusher=flusher,
                 facts=facts,

@@ -192,3 +192,7 @@ class GenerationGoneError(StorageError):
 
 class NotSupportedError(StorageError):
     """The gateway cannot do this yet, and does nothing instead of something wrong. 501 NotImplemented."""
+
+
+class NameIgnoredError(NotSupportedError):
+    """The origin takes no notice of a name in the query, so it would do something else. 501 with the reason; nothing was done."""

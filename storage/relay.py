@@ -1,7 +1,8 @@
 """Relay what the origin alone carries out: flush what it depends on, ask, forget what it changed, stream the answer.
 
     read   -> flush the key, or the bucket ------------------------------------> ask
-    write  -> take a small body in -> configuration: --------------------------> ask
+    write  -> a sub-resource: does the origin know it? (`relay_guard`; a key's in its turn)
+           -> take a small body in -> configuration: --------------------------> ask
                                    -> key:    `Through`: turn, flush ----------> ask -> forget the cached version
                                    -> facts:  close the bucket, flush it ------> ask -> ask for its facts anew
                                    -> any object: close (or turn), flush, doubt > ask -> doubt what was cached of it
@@ -31,6 +32,7 @@ from storage.origin.answers import RawAnswer
 from storage.origin.client import OriginClient
 from storage.origin.wire import OutgoingBody, checksum_headers
 from storage.relay_guard import RelayGuard
+from storage.removal_probe import RemovalProbe
 from storage.requests import Content, RelayReply, RelayRequest
 from storage.through import Through, quarantined_error
 from storage.types import KIB, MIB, CacheResult
@@ -68,6 +70,11 @@ class RelayedBody:
             held += len(chunk)
         self._first.reverse()
 
+    @property
+    def first(self) -> bytes:
+        """What `begin` has read."""
+        return b"".join(reversed(self._first))
+
     async def next_piece(self) -> bytes | None:
         """Give the next bytes, None at the end; errors as `Body.next_piece`."""
         if self._first:
@@ -81,9 +88,10 @@ class RelayedBody:
 
 @dataclass(slots=True)
 class RelayParts:
-    """What relaying works with; made once by the engine."""
+    """What relaying works with; made once by the engine. `removals` asks with the gateway's own key, whoever relays."""
 
     origin: OriginClient
+    removals: RemovalProbe
     through: Through
     flusher: Flusher
     facts: FactsTable
@@ -95,16 +103,17 @@ class RelayParts:
 class Relay:
     """Relays operations."""
 
-    def __init__(self, parts: RelayParts) -> None:
+    def __init__(self, parts: RelayParts, gateways: RelayGuard | None = None) -> None:
         self._parts = parts
-        self._guard = RelayGuard(parts.origin)
+        self._guard = RelayGuard(parts.origin, parts.removals, gateways)
         self._others: dict[str, Relay] = {}
 
     def signed_by(self, authority_id: str, origin: OriginClient) -> "Relay":
-        """Relay as another authority; what it learns of the origin's names is its own, since a refusal counts as knowing."""
+        """Relay as another authority, which finds out by itself what the origin knows; where that is refused, ours counts."""
         known = self._others.get(authority_id)
         if known is None:
-            known = self._others[authority_id] = Relay(replace(self._parts, origin=origin))
+            parts = replace(self._parts, origin=origin)
+            known = self._others[authority_id] = Relay(parts, self._guard)
         return known
 
     async def read(self, request: RelayRequest) -> RelayReply:
@@ -127,13 +136,16 @@ class Relay:
         Raises:
             NoSuchBucketError: The origin has no such bucket.
             NotSupportedError, OverloadedError: The body cannot be held, and is for a bucket that is closed meanwhile.
+            NameIgnoredError, NoSuchKeyError, NoSuchVersionError: As `RelayGuard.check`.
             ReadOnlyError, QuarantinedError, OriginError, EngineClosedError, UnknownOutcomeError: As `Through.operation`.
             Exception: What the body raised; the origin does not have it whole.
         """
         with ExitStack() as holding:
             is_held = holding.enter_context(self._parts.held.room(content.size))
-            if not request.name.key and request.effect.changes in {Changes.FACTS, Changes.OBJECTS}:
-                _check_held(content, is_held=is_held)
+            if not request.name.key:
+                if request.effect.changes in {Changes.FACTS, Changes.OBJECTS}:
+                    _check_held(content, is_held=is_held)
+                await self._check_bucket(request)
             request, body = await _outgoing(request, content, is_held=is_held)
             match request.effect.changes:
                 case Changes.NOTHING | Changes.CONFIGURATION:
@@ -152,6 +164,16 @@ class Relay:
                 case _:
                     assert_never(request.effect.changes)
         return reply
+
+    async def _check_bucket(self, request: RelayRequest) -> None:
+        """Have neither a bucket made nor one deleted by a write of a configuration; errors as `RelayGuard.check`.
+
+        An origin that knows how to read the name and ignores it in a PUT (SeaweedFS: `website`, `logging`) makes the bucket
+        that it names, unless there is one.
+        """
+        if self._guard.is_feared(request) and request.method == "PUT":
+            await self._parts.facts.facts(request.name.bucket)
+        await self._guard.check(request)
 
     async def _flush_needed(self, request: RelayRequest) -> None:
         flusher, name = self._parts.flusher, request.name
@@ -246,6 +268,8 @@ class Relay:
         try:
             if is_begun:
                 await relayed.begin(ANSWER_BYTES)
+                if answer.status == 409:
+                    self._guard.check_answer(request, relayed.first)
         except BaseException:
             await relayed.close()
             raise

@@ -224,8 +224,8 @@ class RelayRequest(msgspec.Struct, frozen=True):
         query: Decoded pairs, in order, without a signature.
         headers: The client's; those of its connection and signature may be among them.
         body: The document of a read, small and whole; b"" for a write, whose body is a `Content`.
-        guarded: The query names by which it is more than a plain put or delete of the object; the origin must know them before
-            it is asked (`storage/relay_guard.py`). () where a plain one is not to be feared.
+        guarded: The query names by which it is more than a plain put or delete of the object or the bucket; the origin must know
+            them before it is asked (`storage/relay_guard.py`). () where a plain one is not to be feared.
     """
 
     operation: str

@@ -6,18 +6,20 @@ from gateway.context import HeaderPairs, OperationContext, S3Response, xml_respo
 from gateway.operations.arguments import account_owner, count_parameter, is_url_encoded, name_generation
 from gateway.s3 import documents_out, tokens
 from gateway.s3.documents_out import Owner
-from gateway.s3.errors import ErrorCode, S3Error
+from gateway.s3.errors import S3Error
 from gateway.s3.request import S3Request
 from storage.listing import PAGE_KEYS_MAX, ListEntry, ListQuery, ListResult, Position, position_of_marker
 from storage.types import CacheResult
 
 
 async def list_objects_v2(context: OperationContext, request: S3Request) -> S3Response:
-    """Answer ListObjectsV2."""
+    """Answer ListObjectsV2.
+
+    An empty token is none, and comes back as it was sent: AWS API_ListObjectsV2 says nothing of it, and clients that carry a token
+    from page to page send it with the first.
+    """
     query = request.query
     token, start_after = query.get("continuation-token"), query.get("start-after") or ""
-    if token == "":
-        raise S3Error(ErrorCode.INVALID_ARGUMENT, "The continuation token provided is incorrect")
     prefix, delimiter = query.get("prefix") or "", query.get("delimiter") or ""
     if token:
         # One without a generation was made outside of targets: where there is one now, it is not what was listed.
@@ -36,7 +38,7 @@ async def list_objects_v2(context: OperationContext, request: S3Request) -> S3Re
             entries=tuple(_entry(entry, owner) for entry in page.entries),
             common_prefixes=page.prefixes,
             start_after=start_after,
-            continuation_token=token or "",
+            continuation_token=token,
             next_continuation_token=_token(page),
             is_url_encoded=is_url_encoded(request),
         )

@@ -16,7 +16,7 @@ from gateway.s3.errors import ErrorCode, S3Error
 from gateway.s3.metadata import read_overrides
 from gateway.s3.passage import relayed_headers, relayed_query
 from gateway.s3.request import S3Request
-from gateway.s3.routes import Operation, level_of, operation_names
+from gateway.s3.routes import SUBRESOURCES, Operation, level_of, operation_names
 from storage.effects import Effect
 from storage.errors import OriginError, OriginRefusedError, OriginUnavailableError
 from storage.origin.documents import parse_error
@@ -28,9 +28,10 @@ READ_BODY_BYTES_MAX: Final = MIB
 
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE"})
 _PLAIN: Final = frozenset({"PUT", "DELETE"})
-"""The methods by which a request without a sub-resource replaces or deletes the object."""
+"""The methods by which a request without a sub-resource replaces or deletes the object, or makes or deletes the bucket."""
 
 _CUSTOMER_KEY: Final = "x-amz-server-side-encryption-customer-"
+_FORM: Final = "multipart/form-data"
 _OTHER_OBJECTS: Final = ("x-amz-copy-source", "x-amz-rename-source")
 
 
@@ -90,12 +91,24 @@ def _effect(operation: Operation, request: S3Request) -> Effect:
     effect = EFFECTS.get(operation)
     if operation is Operation.UNKNOWN:
         effect = unknown_effect(request.method, level_of(request))
-        if effect is None or any(name in request.headers for name in _OTHER_OBJECTS):
+        if effect is None or not (effect.is_read or SUBRESOURCES.isdisjoint(operation_names(request))):
             names = ", ".join(name for name, _ in request.query.pairs)
             reason = f"What the query parameters ask for is not known here: {names:.200}."
+    if effect is not None and not effect.is_read:
+        reason = reason or _misleading(request)
     if reason or effect is None:
         raise S3Error(ErrorCode.NOT_IMPLEMENTED, f"{operation} is not implemented. {reason}".strip())
     return effect
+
+
+def _misleading(request: S3Request) -> str:
+    """Say why an origin that overlooks the query would take a write for one that the guard cannot find out; "" where it would not."""
+    if any(name in request.headers for name in _OTHER_OBJECTS):
+        return "It names another object, and could be taken for a copy."
+    content_type = request.headers.get("content-type") or ""
+    if request.method == "POST" and not request.key and content_type.lower().startswith(_FORM):
+        return "Its body is a form, and could be taken for an object."
+    return ""
 
 
 async def _asked(
@@ -110,7 +123,7 @@ async def _asked(
         query=relayed_query(request.query.pairs),
         headers=relayed_headers(request.headers.combined, request.query.pairs),
         body=await _document(context, request) if effect.is_read else b"",
-        guarded=operation_names(request) if request.key and request.method in _PLAIN else (),
+        guarded=operation_names(request) if request.method in _PLAIN else (),
         credential_id=context.credential_id,
     )
     content = None if effect.is_read else _content(context, request)

@@ -69,7 +69,7 @@ class ObjectsPage(msgspec.Struct, frozen=True, gc=False):
 
 
 class ObjectsPageV2(msgspec.Struct, frozen=True, gc=False):
-    """A page of ListObjectsV2. Tokens are "" where absent; the page is truncated exactly if there is a next one."""
+    """A page of ListObjectsV2, truncated exactly if there is a next token, "" for none; the request's is None where it had none."""
 
     bucket: str
     prefix: str
@@ -78,7 +78,7 @@ class ObjectsPageV2(msgspec.Struct, frozen=True, gc=False):
     entries: tuple[ObjectEntry, ...]
     common_prefixes: tuple[str, ...]
     start_after: str = ""
-    continuation_token: str = ""
+    continuation_token: str | None = None
     next_continuation_token: str = ""
     is_url_encoded: bool = False
 
@@ -214,7 +214,7 @@ def list_objects_v2(page: ObjectsPageV2) -> bytes:
         "ListBucketResult",
         f"<Name>{escape(page.bucket)}</Name><Prefix>{text(page.prefix)}</Prefix>"
         f"{_optional('StartAfter', text(page.start_after))}"
-        f"{_optional('ContinuationToken', escape(page.continuation_token))}"
+        f"{_continuation_token(page.continuation_token)}"
         f"{_optional('NextContinuationToken', escape(page.next_continuation_token))}"
         f"<KeyCount>{len(page.entries) + len(page.common_prefixes)}</KeyCount><MaxKeys>{page.max_keys}</MaxKeys>"
         f"{_listing_tail(page.delimiter, bool(page.next_continuation_token), is_url_encoded=page.is_url_encoded)}"
@@ -324,6 +324,10 @@ def _document(root: str, body: str) -> bytes:
 def _escape_character(match: re.Match[str]) -> str:
     character = match.group()
     return _NAMED.get(character) or f"&#x{ord(character):x};"
+
+
+def _continuation_token(token: str | None) -> str:
+    return "" if token is None else f"<ContinuationToken>{escape(token)}</ContinuationToken>"
 
 
 def _optional(name: str, text: str) -> str:

@@ -37,7 +37,7 @@ from storage.origin.admission import Limiter, Ticket
 from storage.origin.counters import OriginCounters
 from storage.origin.credentials import Credentials, CredentialSource
 from storage.origin.documents import DOCUMENT_BYTES_MAX, ERROR_BYTES_MAX
-from storage.origin.endpoint import Address, OriginSettings, Regions, address
+from storage.origin.endpoint import Address, OriginSettings, Regions, address, is_aws
 from storage.origin.failures import failure_in_success, failure_of, names_reason, told_region
 from storage.origin.limiter import Budget, Feedback
 from storage.origin.retry import CREDENTIAL_CODES, THROTTLE_CODES, Outcome, RetryBudgets, classify, delay_s
@@ -235,6 +235,7 @@ class Caller:
         self._transport = Transport(settings)
         self._budgets = RetryBudgets()
         self.regions = Regions(settings.region)
+        self.is_s3 = is_aws(settings)
         self.counters = OriginCounters()
         self.clock_offset_s = 0.0
         self._priority: Priority | None = None

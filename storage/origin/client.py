@@ -132,6 +132,11 @@ class OriginClient(MultipartClient):
         """What is known of the buckets' regions."""
         return self._caller.regions
 
+    @property
+    def is_s3(self) -> bool:
+        """Whether the origin is Amazon S3 itself, which knows what it documents."""
+        return self._caller.is_s3
+
     # --- Objects -----------------------------------------------------------------------------------------------------
 
     @asynccontextmanager

@@ -18,6 +18,7 @@ REGIONS_MAX: Final = 10_000
 _AWS_HOST: Final = re.compile(
     r"^s3(?P<flavour>-fips)?(?P<dualstack>\.dualstack)?(?:[.-](?P<region>[a-z0-9-]+))?\.(?P<suffix>amazonaws\.com(?:\.cn)?)$"
 )
+_AWS_SUFFIX: Final = re.compile(r"\.amazonaws\.com(?:\.cn)?$")
 _REGION: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
 _DNS_BUCKET: Final = re.compile(r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$")
 
@@ -106,6 +107,11 @@ def address(
         f"{path}/{uri_encode(key, keep_slash=True)}" if key else path or "/",
         encode_query(query),
     )
+
+
+def is_aws(settings: OriginSettings) -> bool:
+    """Whether the origin is Amazon S3 itself, by a host of its own or by one of a VPC endpoint."""
+    return _AWS_SUFFIX.search(urlsplit(settings.endpoint_url).hostname or "") is not None
 
 
 def is_region(text: str) -> bool:

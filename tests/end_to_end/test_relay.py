@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # it ships no types
 
+from gateway.s3.effects import EFFECTS
+from gateway.s3.routes import ROUTES, Level
 from storage.origin.signing import SigningIdentity, sign_headers
 from tests.end_to_end.origins import Origin
 from tests.end_to_end.processes import (
@@ -57,10 +59,7 @@ def served(
     """Run the gateway over a real origin."""
     origin: Origin = request.getfixturevalue(request.param)
     with gateway(origin.endpoint, tmp_path_factory.mktemp("relay") / "cache", flush_delay="30s") as running:
-        bucket = make_bucket(origin)
-        # SeaweedFS takes the DELETE of a website's configuration for that of the bucket, which only an object in it prevents.
-        origin.client().put_object(Bucket=bucket, Key="resident", Body=b"stays")
-        yield Served(running.endpoint, origin, bucket)
+        yield Served(running.endpoint, origin, make_bucket(origin))
 
 
 def outcome(call: Callable[..., Any], **arguments: Any) -> Any:
@@ -194,6 +193,30 @@ def test_no_origin_takes_a_subresource_for_the_object(served: Served, name: str)
     assert status >= 400
     assert client.get_object(Bucket=served.bucket, Key="kept")["Body"].read() == b"bytes"
     assert served.origin.client().get_object(Bucket=served.bucket, Key="kept")["Body"].read() == b"bytes"
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_no_origin_takes_a_configuration_for_the_bucket(
+    served: Served, make_bucket: Callable[[Origin], str], *, is_empty: bool
+) -> None:
+    """SeaweedFS and moto delete the bucket by names that they do not know in a DELETE, and make one by such names in a PUT."""
+    bucket, origin = make_bucket(served.origin), served.origin.client()
+    if not is_empty:
+        origin.put_object(Bucket=bucket, Key="kept", Body=b"bytes")
+    names = {
+        (row.method, "&".join(row.subresources))
+        for row in ROUTES
+        if row.level is Level.BUCKET and row.operation in EFFECTS and row.method in {"PUT", "DELETE"}
+    } | {("PUT", "newfeature"), ("DELETE", "newfeature")}
+    before = {found["Name"] for found in origin.list_buckets()["Buckets"]}
+    refused = set()
+    for method, name in sorted(names):
+        target = f"/{bucket if method == 'DELETE' else 'missing'}?{name}"
+        if _signed(served.endpoint, method, target, b"<x/>" if method == "PUT" else b"") == 501:
+            refused.add((method, name))
+        assert {found["Name"] for found in origin.list_buckets()["Buckets"]} == before, target
+    assert ("DELETE", "metrics") in refused
+    assert not {("DELETE", name) for name in ("cors", "lifecycle", "policy", "tagging")} & refused
 
 
 def test_a_presigned_url_of_a_subresource(served: Served) -> None:

@@ -245,7 +245,8 @@ def _bucket_operation(method: str, query: dict[str, str]) -> str:
 class OriginStore:
     """All buckets. `unsupported` names operations that this origin does not have; they answer 501.
 
-    `heeds_conditions` is False for one that takes no notice of the conditions of writes.
+    `heeds_conditions` is False for one that takes no notice of the conditions of writes. `ignored` has a method with a query name of
+    DOCUMENTS that is overlooked under it; `deletes_all` deletes a bucket with what is in it.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
@@ -256,6 +257,8 @@ class OriginStore:
         self.history: dict[tuple[str, str], list[Accepted]] = {}
         self.unsupported: set[str] = set()
         self.denied: set[str] = set()
+        self.ignored: set[tuple[str, str]] = set()
+        self.deletes_all = False
         self.part_bytes_min = 5 * 1024 * 1024
         self.documents: dict[tuple[str, str, str], bytes] = {}
         self.heeds_conditions = True
@@ -289,6 +292,13 @@ class OriginStore:
 
     def handle(self, operation: str, request: Received) -> Reply:
         """Carry out one operation."""
+        overlooked = {
+            name for method, name in self.ignored if method == request.method and name in request.query
+        }
+        if overlooked:
+            query = {name: value for name, value in request.query.items() if name not in overlooked}
+            request = replace(request, query=query)
+            operation = operation_of(request)
         if operation in self.unsupported or operation == "Unknown":
             return error_reply(501, "NotImplemented")
         if operation in self.denied:
@@ -358,7 +368,7 @@ class OriginStore:
         return Reply(headers={"location": f"/{request.bucket}"})
 
     def _delete_bucket(self, request: Received) -> Reply:
-        if self.buckets[request.bucket].versions:
+        if self.buckets[request.bucket].versions and not self.deletes_all:
             raise S3Error(409, "BucketNotEmpty")
         del self.buckets[request.bucket]
         return Reply(204)

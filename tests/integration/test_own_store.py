@@ -17,6 +17,7 @@ from storage.errors import (
     InvalidPartOrderError,
     NoSuchKeyError,
     NoSuchUploadError,
+    OriginError,
     OriginSuspendedError,
     QuarantinedError,
 )
@@ -470,6 +471,26 @@ async def test_what_the_origin_knows_is_learnt_once_for_each_authority() -> None
 
         assert first == ["own"] * len(first)
         assert len(it.asked("GetObjectTagging")) == 2 * len(first) > 0
+
+
+async def test_a_key_that_may_not_read_is_refused_until_the_gateway_has_found_out() -> None:
+    """Who is refused the object and its tags alike cannot tell whether the origin knows tags; then what the gateway knows counts."""
+    async with own() as it:
+        for name in (MINE, OTHERS):
+            it.running.origin.store.put(BUCKET, name.key, b"bytes")
+        untag = relayed(Operation.DELETE_OBJECT_TAGGING, "DELETE", OTHERS, ("tagging", ""))
+        guarded = msgspec.structs.replace(untag, guarded=("tagging",))
+
+        with pytest.raises(OriginError) as denied:
+            await it.store.relay(guarded, NoContent())
+        asked = it.asked("DeleteObjectTagging")
+        gateways = msgspec.structs.replace(guarded, name=MINE)
+        assert await status(it.running.engine.relay(gateways, NoContent())) == 204
+        refused_by_origin = await status(it.store.relay(guarded, NoContent()))
+
+        assert (denied.value.status, denied.value.code, asked) == (403, "AccessDenied", [])
+        assert refused_by_origin == 403
+        assert "own" in it.asked("DeleteObjectTagging")
 
 
 async def test_what_cannot_be_flushed_is_told_to_who_may_know_of_it_when_it_is_relayed() -> None:

@@ -69,7 +69,6 @@ async def test_owners_are_shown_when_they_are_asked_for(gateway: RunningGateway)
     [
         "max-keys=-1",
         "max-keys=x",
-        "continuation-token=",
         "continuation-token=nonsense",
         "encoding-type=base64",
     ],
@@ -83,6 +82,22 @@ async def test_invalid_argument_when_a_parameter_is_wrong(gateway: RunningGatewa
 
     assert answer.status == 400
     assert b"<Code>InvalidArgument</Code>" in answer.body
+
+
+async def test_an_empty_token_is_none(gateway: RunningGateway) -> None:
+    """The listing begins where it would without one, at its start or behind StartAfter, and says what it was sent."""
+    for key in ("a", "b", "c"):
+        gateway.store.put("bucket", key, b"x")
+    client = gateway.client()
+
+    whole = await in_thread(client.list_objects_v2, Bucket="bucket", ContinuationToken="")
+    behind = await in_thread(client.list_objects_v2, Bucket="bucket", ContinuationToken="", StartAfter="a")
+    without = await in_thread(client.list_objects_v2, Bucket="bucket")
+
+    assert [entry["Key"] for entry in whole["Contents"]] == ["a", "b", "c"]
+    assert [entry["Key"] for entry in behind["Contents"]] == ["b", "c"]
+    assert (whole["ContinuationToken"], behind["ContinuationToken"]) == ("", "")
+    assert "ContinuationToken" not in without
 
 
 async def test_a_page_is_empty_when_no_key_is_wanted(gateway: RunningGateway) -> None:

@@ -53,6 +53,7 @@ def test_every_class_is_in_the_table() -> None:
         (errors.BaseUnknownError, 503, "ServiceUnavailable"),
         (errors.DurabilityNotPossibleError, 400, "InvalidRequest"),
         (errors.NotSupportedError, 501, "NotImplemented"),
+        (errors.NameIgnoredError, 501, "NotImplemented"),
         (errors.ReadOnlyError, 403, "AccessDenied"),
         (errors.PublishRefusedError, 400, "InvalidRequest"),
         (errors.PublishConflictError, 409, "OperationAborted"),

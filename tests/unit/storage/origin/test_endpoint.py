@@ -1,6 +1,6 @@
 import pytest
 
-from storage.origin.endpoint import REGIONS_MAX, OriginSettings, Regions, address
+from storage.origin.endpoint import REGIONS_MAX, OriginSettings, Regions, address, is_aws
 
 
 def test_path_address_keeps_the_key_as_it_is() -> None:
@@ -71,3 +71,21 @@ def test_regions_learn_nothing_when_text_is_no_region(region: str) -> None:
 
     assert regions.learn("data", region) is False
     assert regions.of("data") == "us-east-1"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [
+        ("https://s3.eu-central-1.amazonaws.com", True),
+        ("https://s3.dualstack.us-east-1.amazonaws.com", True),
+        ("https://s3.cn-north-1.amazonaws.com.cn", True),
+        ("https://bucket.vpce-1a2b.s3.us-east-1.vpce.amazonaws.com", True),
+        ("http://127.0.0.1:8333", False),
+        ("https://amazonaws.com.example", False),
+        ("https://notamazonaws.com", False),
+        ("https://example/s3.amazonaws.com", False),
+    ],
+)
+def test_amazon_s3_is_told_by_its_host(endpoint: str, *, expected: bool) -> None:
+    """Its own operations are not asked about there; a server of another name is not taken for it."""
+    assert is_aws(OriginSettings(endpoint)) is expected
