@@ -1,9 +1,13 @@
-"""What every test has: a comparison of bodies that fails at once, and where it runs in the gate a second chance, or none."""
+"""What every test has: bodies compared so that it fails at once, examples without a deadline, and a second chance or none."""
 
 from pathlib import Path
 from typing import Final
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("forebay", deadline=None)
+settings.load_profile("forebay")
 
 GOES_AGAIN: Final = ("end_to_end", "integration", "contracts")
 """Tests of processes and sockets, which a machine that stands still fails; with `--reruns` such a test fails where it fails
