@@ -167,7 +167,9 @@ async def test_memory_does_not_grow_with_the_object_or_its_readers(tmp_path: Pat
         await stuck.close()
 
         assert {read.result() for read in reads} == {size}
-        assert running.origin.requests["GetObject"] == size // readahead.piece_bytes
+        # One more where a reader on a slow machine asks for a piece in the moment in which readahead begins it.
+        pieces = size // readahead.piece_bytes
+        assert pieces <= running.origin.requests["GetObject"] <= pieces + 1
         # The origin, which is in this process too, has a copy of each piece that it sends.
         copied_bytes = (readahead.pieces_max + 4) * readahead.piece_bytes
         assert peak_bytes < readahead.memory_bytes + copied_bytes + 24 * MIB
