@@ -221,7 +221,7 @@ class S3Server:
         except Exception as error:  # noqa: BLE001  # the last resort of every request
             s3_error = self._as_s3_error(error, exchange)
             if exchange.sender.is_started:
-                _log.warning("%s: cut in the middle: %s", exchange.request_id, s3_error)
+                _log.warning("%s: cut in the middle: %s: %r", exchange.request_id, s3_error, error)
                 self._cut(exchange)
                 return
             await self._send_error(exchange, s3_error)
