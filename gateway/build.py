@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from gateway.context import ObjectStore
 from gateway.s3.checksums import completed_checksums
@@ -34,7 +33,7 @@ from storage.origin.admission import Limiter
 from storage.origin.client import OriginClient
 from storage.origin.control import ControlLane
 from storage.origin.credentials import ChainCredentials, Credentials, CredentialSource, StaticCredentials
-from storage.origin.endpoint import OriginSettings
+from storage.origin.endpoint import CONNECTIONS_MIN, OriginSettings
 from storage.origin.facts import FactsSource
 from storage.origin.limiter import LimiterSettings
 from storage.origin_look import OriginLook
@@ -282,10 +281,6 @@ def own_credentials(keys: OriginKeys) -> CredentialSource:
     if keys.profile:
         return ChainCredentials(keys.profile)
     return StaticCredentials(Credentials(keys.access_key, keys.secret_key, keys.session_token))
-
-
-CONNECTIONS_MIN: Final = 512
-"""So many connections to the origin are allowed at least; the limiter lets fewer be used."""
 
 
 def origin_settings(settings: Settings) -> OriginSettings:

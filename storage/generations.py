@@ -9,9 +9,10 @@ it starts and when it ends: an answer given between the two may show the state b
 and of the event loop's thread; look at `is_current` in the same step as the decision that rests on it.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from enum import Enum, auto
+from functools import partial
 from typing import Self
 
 from storage.types import NULL_VERSION, ObjectName
@@ -124,23 +125,13 @@ class Generations:
             if watchers is not None:
                 watchers.overtake()
 
-    @contextmanager
-    def writing(self, name: ObjectName) -> Iterator[None]:
+    def writing(self, name: ObjectName) -> AbstractContextManager[None]:
         """Bump a key when the block begins and when it ends, however it ends."""
-        self.bump(name)
-        try:
-            yield
-        finally:
-            self.bump(name)
+        return _around(partial(self.bump, name))
 
-    @contextmanager
-    def laying_over(self, name: ObjectName) -> Iterator[None]:
+    def laying_over(self, name: ObjectName) -> AbstractContextManager[None]:
         """As `writing`, for a write that the overlay has when the block has ended, and that is not at the origin before that."""
-        self._bump_known(name)
-        try:
-            yield
-        finally:
-            self._bump_known(name)
+        return _around(partial(self._bump_known, name))
 
     def _all(self) -> Iterator["_Watchers"]:
         yield from self._buckets.values()
@@ -220,3 +211,12 @@ class _Watchers:
             watch._overtake()  # noqa: SLF001  only a write may overtake
         self._watches.clear()
         self._owner._drop(self)  # noqa: SLF001  the two classes are one structure
+
+
+@contextmanager
+def _around(step: Callable[[], None]) -> Iterator[None]:
+    step()
+    try:
+        yield
+    finally:
+        step()

@@ -15,6 +15,9 @@ from storage.origin.signing import uri_encode
 REGIONS_MAX: Final = 10_000
 """So many buckets' regions are remembered; then the oldest is forgotten and learnt again."""
 
+CONNECTIONS_MIN: Final = 512
+"""So many connections to the origin are allowed at least; the limiter lets fewer be used."""
+
 _AWS_HOST: Final = re.compile(
     r"^s3(?P<flavour>-fips)?(?P<dualstack>\.dualstack)?(?:[.-](?P<region>[a-z0-9-]+))?\.(?P<suffix>amazonaws\.com(?:\.cn)?)$"
 )
@@ -35,6 +38,7 @@ class OriginSettings:
         answer_s: Longest wait for the head of an answer once the request is sent.
         stall_s: Longest pause within a body, either way.
         read_attempts: Tries of a read, the first one included.
+        connections_max: Most connections at a time.
     """
 
     endpoint_url: str
@@ -48,7 +52,7 @@ class OriginSettings:
     answer_s: float = 30.0
     stall_s: float = 30.0
     read_attempts: int = 4
-    connections_max: int = 512
+    connections_max: int = CONNECTIONS_MIN
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.endpoint_url)

@@ -217,7 +217,7 @@ def test_scan_when_bucket_has_prefix_of_other_bucket(index: Index) -> None:
 Batches = list[list[tuple[int, int, int | None]]]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     batches=st.lists(
         st.lists(

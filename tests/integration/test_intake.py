@@ -83,7 +83,7 @@ async def test_tiny_body_stays_in_memory_and_takes_no_space(size: int) -> None:
     assert store.used_bytes == 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(size=st.integers(TINY_BODY_BYTES_MAX + 1, 10 * MIB), piece=st.integers(100 * KIB, 3 * MIB))
 def test_body_is_on_disk_as_it_came_whatever_its_pieces(size: int, piece: int) -> None:
     """Bytes, MD5 and block checksums are those of the body, across segments and however it is cut on its way."""

@@ -347,6 +347,6 @@ class FlushWorld(RuleBasedStateMachine):
         assert self.barriers == {}
 
 
-FlushWorld.TestCase.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
+FlushWorld.TestCase.settings = settings(max_examples=120, stateful_step_count=60)
 TestFlushWorld = FlushWorld.TestCase
 TestFlushWorld = pytest.mark.slow(TestFlushWorld)

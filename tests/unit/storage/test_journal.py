@@ -198,7 +198,7 @@ def test_reader_when_groups_have_bodies(disk: FakeFilesystem) -> None:
         max_size=6,
     )
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_replay_when_any_groups_were_written(groups: list[tuple[list[bytes], list[bytes]]]) -> None:
     """Any mutations and bodies come back as they were."""
     disk = _fresh_disk()
@@ -282,7 +282,7 @@ def _three_groups(body: bytes = b"") -> FakeFilesystem:
 
 
 @given(bit=st.integers(min_value=0), body=st.sampled_from([b"", b"b" * 700]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_scan_when_a_bit_of_the_last_frame_flips(bit: int, body: bytes) -> None:
     """Any flipped bit of the last frame reads as a torn tail, from the frame's start to the file's end."""
     disk = _three_groups(body)
@@ -302,7 +302,7 @@ def test_scan_when_a_bit_of_the_last_frame_flips(bit: int, body: bytes) -> None:
 
 
 @given(bit=st.integers(min_value=0), body=st.sampled_from([b"", b"b" * 700]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_scan_when_a_bit_before_the_last_frame_flips(bit: int, body: bytes) -> None:
     """Any flipped bit before the last frame, header included, is refused, and the message names file and way out."""
     disk = _three_groups(body)
@@ -741,7 +741,7 @@ def test_append_when_the_group_is_too_long(disk: FakeFilesystem, monkeypatch: py
     bodies=st.lists(st.binary(max_size=100), max_size=4),
     sequence=st.integers(min_value=1, max_value=2**63),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_frame_bytes_when_compared_with_a_frame(
     mutations: list[bytes], bodies: list[bytes], sequence: int
 ) -> None:
@@ -1101,7 +1101,7 @@ def test_scan_when_the_disk_is_full() -> None:
 
 @given(data=st.binary(max_size=600))
 @example(data=b"FBG\0" * 30)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_scan_when_any_bytes_follow(data: bytes) -> None:
     """No bytes behind the last group hide it, make up a record or fail in a way that is not foreseen."""
     disk = _three_groups()

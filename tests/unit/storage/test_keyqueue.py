@@ -319,5 +319,5 @@ class QueueModel(RuleBasedStateMachine):
         assert self.queue.is_idle(K) is not bool(self.places)
 
 
-QueueModel.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+QueueModel.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestQueueModel = QueueModel.TestCase

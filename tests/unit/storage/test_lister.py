@@ -334,7 +334,7 @@ CHANGES = st.lists(st.tuples(st.sampled_from(["put", "delete", "flush"]), NAMES)
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     at_origin=st.sets(NAMES),
     before=CHANGES,

@@ -123,7 +123,7 @@ def elements_of(result: ListResult) -> list[tuple[str, str]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     origin_keys=st.sets(KEYS, max_size=25),
     overlaid=st.dictionaries(KEYS, st.booleans(), max_size=15),

@@ -412,4 +412,4 @@ class MutationMachine(RuleBasedStateMachine):
 
 TestMutationMachine = MutationMachine.TestCase
 TestMutationMachine = pytest.mark.slow(TestMutationMachine)
-TestMutationMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestMutationMachine.settings = settings(max_examples=40, stateful_step_count=40)

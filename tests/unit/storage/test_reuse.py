@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from storage.ghost import Ghost
 from storage.prefix_groups import GROUPS_MAX, PrefixGroups
@@ -59,7 +59,6 @@ def test_index_falls_with_age_when_reads_cluster() -> None:
     assert index[bin_of(20)] > 5 * index[bin_of(500)] > 5 * index[bin_of(20_000)]
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 0.999), min_size=BINS, max_size=BINS))
 def test_gittins_is_the_best_ratio_of_all_stopping_times(hazards: list[float]) -> None:
     """The hull gives what trying every stopping time gives."""
@@ -120,7 +119,6 @@ def test_grains_are_cut_at_multiples_of_the_version() -> None:
     assert list(grains(MIB - 3, MIB + 5)) == [(0, 0, 3), (1, 3, MIB), (2, MIB + 3, 2)]
 
 
-@settings(deadline=None)
 @given(st.permutations(range(12)))
 def test_residents_are_found_in_whatever_order_they_came(order: list[int]) -> None:
     """An extent is found by any offset in it; a gap gives the next."""

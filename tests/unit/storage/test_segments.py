@@ -161,7 +161,7 @@ def test_reserve_when_ids_run_out(disk: FakeFilesystem) -> None:
     assert store.states() == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     bodies=st.lists(
         st.tuples(st.sampled_from([DIRTY, CLEAN]), st.integers(0, 9 * MIB) | st.integers(0, 2000)),
@@ -442,7 +442,7 @@ def test_sync_when_segment_is_gone(store: SegmentStore) -> None:
         store.sync([77])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     steps=st.lists(
         st.tuples(st.booleans(), st.integers(1, 3000), st.sampled_from([DIRTY, CLEAN])), max_size=20

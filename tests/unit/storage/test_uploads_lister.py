@@ -138,7 +138,7 @@ SETS = st.lists(st.tuples(KEYS, st.integers(0, 3), st.booleans()), max_size=14)
     most=st.integers(1, 5),
     per_page=st.integers(1, 4),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 async def test_pages_of_both_are_those_of_one_list(
     found: list[tuple[str, int, bool]], prefix: str, delimiter: str, most: int, per_page: int
 ) -> None:

@@ -47,7 +47,7 @@ LOOKALIKES = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(pieces=LOOKALIKES, cuts=st.lists(st.integers(0, 10_000), max_size=8), trailer=st.booleans())
 @example(pieces=[b"\r\n--XyZ", b"q"], cuts=[], trailer=False)
 @example(pieces=[b"\r\n--XyZ", b" " * 70, b"\r"], cuts=[], trailer=False)

@@ -78,7 +78,7 @@ def test_the_example_is_denied_when_it_has_expired() -> None:
     assert raised.value.status == 403
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     document=st.dictionaries(st.text(max_size=10), st.text(max_size=10), max_size=3),
     region=st.sampled_from(["us-east-1", "eu-north-1"]),
