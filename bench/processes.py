@@ -34,9 +34,9 @@ def process(module: str, *arguments: str, **settings: str) -> Iterator[int]:
 
 @contextmanager
 def gateway(
-    origin: str, cache_dir: Path, identity: SigningIdentity, **settings: str
+    origin: str, cache_dir: Path, identity: SigningIdentity, config: Path | None = None, **settings: str
 ) -> Iterator[tuple[str, int]]:
-    """Run a gateway that takes `identity`; give its address and process id."""
+    """Run a gateway that takes `identity`, with a file of settings beside these; give its address and process id."""
     port = free_port()
     settings = {
         "FOREBAY_ORIGIN": origin,
@@ -50,7 +50,8 @@ def gateway(
         "FOREBAY_LOG_LEVEL": "error",
         **settings,
     }
-    with process("gateway", "serve", **settings) as pid:
+    arguments = () if config is None else ("--config", str(config))
+    with process("gateway", "serve", *arguments, **settings) as pid:
         wait_for(f"http://127.0.0.1:{port}/-/ready")
         yield f"http://127.0.0.1:{port}", pid
 

@@ -42,6 +42,9 @@ class SegmentS3Fifo:
             self._last = Stream.KEPT
         return self._last
 
+    def announced(self, use: ExtentUse) -> None:
+        """Learn nothing of it."""
+
     def found(self, segment_id: int, live_bytes: int) -> None:
         """Nothing is known before the first read."""
 

@@ -222,6 +222,7 @@ class VersionBody:
         if fill is not None:
             if fill.can_serve(self._position):
                 self._fill = fill
+                self._note_followed(fill)
             else:
                 fill.leave()
             return CacheResult.MISS if fill.is_kept else CacheResult.BYPASS
@@ -479,9 +480,17 @@ class VersionBody:
     def _follow(self, fill: Fill) -> None:
         fill.join()
         self._fill = fill
+        self._note_followed(fill)
         course, at = self._course, self._position
         is_own = fill is self._begun or (course is not None and course.brought(at, at + 1) > 0)
         self._here_until = at if is_own else fill.arrived
+
+    def _note_followed(self, fill: Fill) -> None:
+        """Tell of the first read of what was begun for a read to come; of all other fills who began them has told."""
+        if fill.is_unread:
+            fill.is_unread = False
+            span = ByteRange(self._position, min(self._stop, fill.span.stop))
+            self._parts.source.note_read(self._name, self._record, span, None)
 
     def _unfollow(self) -> None:
         fill, self._fill = self._fill, None

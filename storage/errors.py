@@ -55,6 +55,10 @@ class QuarantinedError(StorageError):
     """The operation needs the origin to hold a state that it refused for good. 409 with the reason."""
 
 
+class NotNeededError(StorageError):
+    """What a request was to bring has come, or is not wanted any more; it was not sent. Seen by warm-ups only."""
+
+
 class ObjectChangedError(StorageError):
     """The origin's object is no longer the version being read. The reader starts over if no byte was sent."""
 

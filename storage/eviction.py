@@ -9,12 +9,21 @@ lost with the process, learnt anew.
 """
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Protocol
 
 import msgspec
 
 from storage.policy import RetentionPriority
 from storage.types import ObjectName, Stream
+
+
+class Intent(Enum):
+    """Why bytes are brought: they are read now; a warm-up, and they will be read; they are next in an order that was announced."""
+
+    READ = "read"
+    WARM_UP = "warm-up"
+    NEXT = "next"
 
 
 class ExtentUse(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -59,6 +68,10 @@ class EvictionPolicy(Protocol):
 
         Asked before the read that misses it is told of by `accessed`. `has_room` says that nothing has to go for it.
         """
+        ...
+
+    def announced(self, use: ExtentUse) -> None:
+        """Take note that what is about to be filled is brought for a read that is yet to come."""
         ...
 
     def found(self, segment_id: int, live_bytes: int) -> None:

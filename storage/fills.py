@@ -28,7 +28,6 @@ The segments stay pinned until the fill has ended and its last reader has left.
 """
 
 import asyncio
-import itertools
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -114,6 +113,7 @@ class Fill:
     Attributes:
         readers: Who has joined, and who holds it for a reader that has yet to come.
         has_turn: The limiter has let its request through; of a fill that was begun ahead of its reader.
+        is_unread: It was begun for a read that is yet to come; whoever reads from it first tells the eviction policy, and resets it.
         failure: Why it ended short of its end.
         is_kept: Whether what it brings is in the cache once it has ended; see `storage/unkept.py`.
     """
@@ -164,6 +164,7 @@ class Fill:
         self._holds = 0
         self._when_ended: list[Callable[[], object]] = []
         self.has_turn = False
+        self.is_unread = False
         self.readers = 0
         self.failure: StorageError | None = None
         self.cut: StorageError = EngineClosedError("the fill was ended", retry_after_s=5.0)
@@ -503,8 +504,8 @@ class FillTable:
             task.cancel()
         return True
 
-    def start(self, version_id: int, fill: Fill, opening: Opening) -> None:
-        """Run a fill; it can be found from this step on, before the origin has answered.
+    def start(self, version_id: int, fill: Fill, opening: Opening, *, is_shown: bool = True) -> None:
+        """Run a fill; it can be found from this step on, before the origin has answered, or once it is shown.
 
         Raises:
             EngineClosedError: The owner has stopped; the fill is ended and `opening` is not entered.
@@ -512,17 +513,23 @@ class FillTable:
         if self._is_closed:
             fill.end()
             raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
-        self._fills.setdefault(version_id, []).append(fill)
+        if is_shown:
+            self.show(version_id, fill)
         task = asyncio.get_running_loop().create_task(fill.run(opening), name=f"fill-{version_id}")
         self._tasks[fill] = task
         task.add_done_callback(lambda ended: self._ended(version_id, fill, ended))
 
+    def show(self, version_id: int, fill: Fill) -> None:
+        """Let a fill that was started be found from this step on; once."""
+        self._fills.setdefault(version_id, []).append(fill)
+
     def _ended(self, version_id: int, fill: Fill, task: asyncio.Task[None]) -> None:
         del self._tasks[fill]
-        fills = self._fills[version_id]
-        fills.remove(fill)
+        fills = self._fills.get(version_id, [])
+        if fill in fills:
+            fills.remove(fill)
         if not fills:
-            del self._fills[version_id]
+            self._fills.pop(version_id, None)
         if not fill.is_finished:
             # Cancelled before its first step, so nothing of it ran.
             fill.failure = fill.cut
@@ -536,7 +543,7 @@ class FillTable:
         """End all fills where they are and start no more; what is whole is kept, and who waits gets `cut`."""
         self._is_closed = True
         if cut is not None:
-            for fill in itertools.chain.from_iterable(self._fills.values()):
+            for fill in self._tasks:
                 fill.cut = cut
         tasks = tuple(self._tasks.values())
         for task in tasks:

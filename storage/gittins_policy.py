@@ -36,6 +36,8 @@ from storage.reuse import (
     HALF_A_STEP,
     ROW_OF,
     UNITS_A_CACHE,
+    UNREAD,
+    UNREAD_INDEX,
     bumped,
     index_of,
     prior_rates,
@@ -79,6 +81,9 @@ LOOKS: Final = 8
 
 TRIES: Final = 4
 SAMPLE_EXTENTS: Final = 256
+ANNOUNCED_MAX: Final = 1 << 16
+"""So many grains on their way for reads to come are remembered; of those before, it is forgotten that nobody has read them yet."""
+
 MISS_GRAINS_MAX: Final = 64
 """Of a longer span that is missed, so much is remembered at once; what is kept of it is noted as it is admitted."""
 
@@ -117,6 +122,7 @@ class GittinsPolicy:
         self._next_lesson_at = self._learn_at
         self._reads_to_learn = self._reads_between = LEARN_READS_MIN
         self._pending: list[tuple[SegmentResidents, int, int]] = []
+        self._announced: dict[int, None] = {}
         self._lesson: Iterator[bool] | None = None
         self._is_reclaimable: Callable[[int], bool] | None = None
         self.price = 0.0
@@ -235,6 +241,7 @@ class GittinsPolicy:
             mark = _mark(identity)
             known = self._ghost.find(mark, self._now)
             code = 0 if known is None else bumped(known[1], known[0])
+            self._announced.pop(identity, None)
             self._ghost.put(mark, length, self._now, code)
             if identity <= group.monitor.limit:
                 clock_units = self._clock_bytes / self._unit_bytes
@@ -264,6 +271,13 @@ class GittinsPolicy:
                 return None
         return _STREAM_OF_CLASS[class_no] if class_no > 1 and self._has_streams else Stream.CLEAN
 
+    def announced(self, use: ExtentUse) -> None:
+        """Remember what is to come until it is here, or read."""
+        for number, _, _ in grains(use.start, use.length):
+            self._announced[_identity(use.version_id, number)] = None
+        while len(self._announced) > ANNOUNCED_MAX:
+            del self._announced[next(iter(self._announced))]
+
     def found(self, segment_id: int, live_bytes: int) -> None:
         """Keep the count; what is known of the segment's extents stays."""
         residents = self._residents(segment_id)
@@ -282,6 +296,9 @@ class GittinsPolicy:
             identity = _identity(use.version_id, number)
             known = self._ghost.find(_mark(identity), self._now)
             age, code = (0, 0) if known is None else known
+            if identity in self._announced:
+                del self._announced[identity]
+                age, code = 0, UNREAD
             residents.add(offset + distance, length, identity, max(0, self._now - age), code, tag)
         residents.live_bytes = max(residents.live_bytes, residents.known_bytes)
 
@@ -451,7 +468,10 @@ class GittinsPolicy:
             group = self._groups.by_number[tag >> _GROUP_SHIFT]
             weight = PRIORITY_WORTH[_PRIORITIES[tag & 3]] * (RELEASED_WORTH if group.is_released else 1.0)
             index = group.monitor.index or self._prior * CLASSES
-            table = self._tables[tag] = index if weight == 1.0 else [weight * value for value in index]
+            if weight != 1.0:
+                index = [weight * value for value in index]
+            # Whoever announced a read knows more of it than what is known of the group.
+            table = self._tables[tag] = [*index, *UNREAD_INDEX]
         return table
 
     def _learn_if_due(self) -> None:

@@ -35,7 +35,14 @@ from storage.absent_keys import Absence, AbsentKeys, Question
 from storage.applier import Applier
 from storage.cached import MarkValidated, Shown, StoreVersion
 from storage.clock import Clock
-from storage.errors import NoSuchKeyError, OriginRefusedError, OriginUnavailableError, OverloadedError
+from storage.errors import (
+    NoSuchKeyError,
+    NotNeededError,
+    OriginRefusedError,
+    OriginUnavailableError,
+    OverloadedError,
+)
+from storage.eviction import Intent
 from storage.family import Family
 from storage.fills import Fill, FillAnswer
 from storage.freshness import NO_EPOCH_TRUSTED, Verdict, as_shown, judge, may_serve_stale
@@ -76,6 +83,9 @@ _ASKED_ALWAYS: Final = Freshness(mode=FreshnessMode.ALWAYS)
 """Whatever the policy says: its word `immutable` cannot mean the version `null`, which others overwrite, nor what is locked."""
 
 _LOCK_PREFIX: Final = "x-amz-object-lock-"
+
+_Flight = tuple[ObjectName, int]
+"""A cold question: the object, and the block in which the stretch that is wanted begins."""
 
 NO_BYTES: Final = RangeSpec(suffix=0)
 """What is held for who opens an object for its description."""
@@ -127,19 +137,31 @@ class Reader:
         self._supply = parts.supply
         self._validations: SingleFlight[ObjectName, _Told | None] = SingleFlight()
         self._heads: SingleFlight[ObjectName, _Told | None] = SingleFlight()
-        self._colds: SingleFlight[tuple[ObjectName, int], _Told | None] = SingleFlight()
+        self._colds: SingleFlight[_Flight, _Told | None] = SingleFlight()
+        # Whose question, let through already, a cold read of this reader joins.
+        self._askers: dict[_Flight, Reader] = {}
+        self._ahead_of: Reader | None = None
 
-    async def open(self, name: ObjectName, wanted: RangeSpec | None, *, metadata_only: bool) -> Opened:
+    async def open(
+        self,
+        name: ObjectName,
+        wanted: RangeSpec | None,
+        *,
+        metadata_only: bool,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> Opened:
         """Give one version of the object to read from.
 
         Args:
             name: The object.
             wanted: What part will be read, so that a cold GET asks the origin for no more.
             metadata_only: No body will be read, or perhaps none; a cold object is asked for by HEAD.
+            is_wanted: Looked at when a cold GET may go, by a reader that asks for what clients will read.
 
         Raises:
             NoSuchKeyError: There is none, or its delete was acknowledged.
             OriginError: The origin was needed and failed or refused.
+            NotNeededError: Only of a reader that asks for what clients will read: they have asked themselves, or it `is_wanted` no more.
         """
         for _ in range(SHARED_ATTEMPTS_MAX):
             record = self._supply.record(name)
@@ -156,7 +178,7 @@ class Reader:
             elif is_described_only:
                 opened = await self._open_by_head(name, part)
             else:
-                opened = await self._open_cold(name, wanted)
+                opened = await self._open_cold(name, wanted, is_wanted)
             if opened is not None:
                 return opened
         return await self._open_alone(name, NO_BYTES if metadata_only else wanted)
@@ -169,17 +191,22 @@ class Reader:
         """
         return self._other(authority_id, origin, is_foreign=True)
 
-    def asking_by(self, purpose: str, origin: OriginClient) -> "Reader":
-        """Give the reader that asks by another client of the gateway's own, for a purpose: with questions of its own.
+    def asking_ahead(self, origin: OriginClient, intent: Intent) -> "Reader":
+        """Give the reader that asks, by a client of the gateway's own, for what this reader's clients will read.
 
-        So no client of this reader waits for a question of lower priority. It is made once a purpose, and ends with this one.
+        No client waits in the line for a question of lower priority: it joins one that has been let through, and the other is dropped
+        when its turn comes after the client has asked. It is made once for each intent, and ends with this one.
         """
-        return self._other(purpose, origin, is_foreign=False)
+        ahead = self._other(intent.value, origin, is_foreign=False, intent=intent)
+        ahead._ahead_of = self  # noqa: SLF001  of the same class
+        return ahead
 
-    def _other(self, whom: str, origin: OriginClient, *, is_foreign: bool) -> "Reader":
+    def _other(
+        self, whom: str, origin: OriginClient, *, is_foreign: bool, intent: Intent = Intent.READ
+    ) -> "Reader":
         known = self._others.get((whom, is_foreign))
         if known is None:
-            parts = replace(self._parts, origin=origin, supply=self._supply.signed_by(origin))
+            parts = replace(self._parts, origin=origin, supply=self._supply.signed_by(origin, intent))
             known = self._others[whom, is_foreign] = Reader(parts, is_foreign=is_foreign)
         return known
 
@@ -208,7 +235,9 @@ class Reader:
     def _is_being_told(self, name: ObjectName, record: ObjectRecord, wanted: RangeSpec | None) -> bool:
         """Whether the row comes of a cold read that has not begun its fill yet: who joins it shares the fill."""
         is_shared = self._freshness(name).mode is not FreshnessMode.ALWAYS
-        return is_shared and record.state is ObjectState.CLEAN and _flight(name, wanted) in self._colds
+        flight = _flight(name, wanted)
+        is_asked = flight in self._colds or flight in self._askers
+        return is_shared and record.state is ObjectState.CLEAN and is_asked
 
     def _is_deleted(self, name: ObjectName) -> bool:
         overlay = self._overlay(name)
@@ -410,19 +439,59 @@ class Reader:
         assert found is not None, "an unconditional HEAD describes the object"
         return found
 
-    async def _open_cold(self, name: ObjectName, wanted: RangeSpec | None) -> Opened | None:
+    async def _open_cold(
+        self, name: ObjectName, wanted: RangeSpec | None, is_wanted: Callable[[], bool]
+    ) -> Opened | None:
         flight = _flight(name, wanted)
+        clients = self._ahead_of
+        asker = clients if clients is not None and flight in clients._colds else self._askers.get(flight)  # noqa: SLF001
+        if asker is not None:
+            return await self._open_asked(asker, flight, wanted)
         is_late = flight in self._colds
-        told = await self._colds.run(flight, lambda: self._cold(name, wanted))
+        told = await self._colds.run(flight, lambda: self._cold(name, wanted, is_wanted))
         return self._opened_unknown(name, told, wanted, is_late=is_late)
 
-    async def _cold(self, name: ObjectName, wanted: RangeSpec | None) -> _Told | None:
+    async def _open_asked(self, asker: "Reader", flight: _Flight, wanted: RangeSpec | None) -> Opened | None:
+        """Open by the question of a reader that asks ahead of this one, or of which this one is ahead; where it fails, ask oneself."""
+        name = flight[0]
+        try:
+            told = await asker._colds.run(flight, lambda: asker._cold(name, wanted, lambda: True))  # noqa: SLF001  of the same class
+        except (OriginUnavailableError, OverloadedError):
+            return None
+        return self._opened_unknown(name, told, wanted, is_late=True)
+
+    async def _cold(
+        self, name: ObjectName, wanted: RangeSpec | None, is_wanted: Callable[[], bool]
+    ) -> _Told | None:
         """Ask for the object and begin to fill it from the same answer."""
+        if self._ahead_of is None:
+            return await self._ask_cold(name, wanted, None)
+        clients, flight = self._ahead_of, _flight(name, wanted)
+
+        def lend() -> None:
+            if clients._asks(flight) or not is_wanted():  # noqa: SLF001  of the same class
+                raise NotNeededError(f"{name} is asked for by a client, or passed")
+            clients._askers[flight] = self  # noqa: SLF001
+
+        try:
+            return await self._ask_cold(name, wanted, lend)
+        finally:
+            if clients._askers.get(flight) is self:  # noqa: SLF001
+                del clients._askers[flight]  # noqa: SLF001
+
+    def _asks(self, flight: _Flight) -> bool:
+        """Whether a client's cold read has been asked for, by this reader or ahead of it, or has brought something."""
+        record = self._supply.record(flight[0])
+        return flight in self._colds or (record is not None and bool(record.extents))
+
+    async def _ask_cold(
+        self, name: ObjectName, wanted: RangeSpec | None, on_turn: Callable[[], object] | None
+    ) -> _Told | None:
         asked, question = self._asked_now(), self._parts.absent.question(name)
         with self._parts.generations.watch(name) as watch:
             if self._overlay(name) is not None:
                 return None
-            asking = self._parts.origin.get_object(name, _cold_range(wanted))
+            asking = self._parts.origin.get_object(name, _cold_range(wanted), on_turn=on_turn)
             opening = AsyncExitStack()
             try:
                 answer = await opening.enter_async_context(asking)
@@ -494,7 +563,7 @@ async def opened_already(answer: FillAnswer, holding: AsyncExitStack) -> AsyncIt
         yield answer
 
 
-def _flight(name: ObjectName, wanted: RangeSpec | None) -> tuple[ObjectName, int]:
+def _flight(name: ObjectName, wanted: RangeSpec | None) -> _Flight:
     """Name what readers of the same stretch wait for; a reader of another one need not wait for its bytes."""
     start = 0 if wanted is None or wanted.start is None else wanted.start
     return name, start // BLOCK_BYTES

@@ -88,18 +88,28 @@ def _class_of(code: int) -> int:
     return 0 if code == 0 else 1 + sum(count >= bound for bound in (1.6, 2.6, 5.0, 12.0))
 
 
-CODES: Final = _CODE_MAX + 1
+UNREAD: Final = _CODE_MAX + 1
+"""The code of what was brought for a read that is yet to come. That read is its first one."""
+
+CODES: Final = UNREAD + 1
 """How often an extent was read lately is kept in a byte, its code: 0 for the first read, else the logarithm of a count that halves in
 eight caches' worth of traffic."""
 
-CLASS_OF: Final = bytes(_class_of(code) for code in range(CODES))
+CLASS_OF: Final = bytes(0 if code == UNREAD else _class_of(code) for code in range(CODES))
 """The reference class of a code: 0 never read before as far as is known, then counts from 1, 1.6, 2.6, 5 and 12."""
 
-ROW_OF: Final = tuple(BINS * class_no for class_no in CLASS_OF)
-"""Where the class of a code begins in an index table."""
+ROW_OF: Final = (*(BINS * class_no for class_no in CLASS_OF[:UNREAD]), BINS * CLASSES)
+"""Where the class of a code begins in an index table; that of UNREAD behind all of them."""
+
+UNREAD_INDEX: Final = tuple(
+    32.0 / UNITS_A_CACHE if edge < UNITS_A_CACHE / 4 else 0.0 if edge > UNITS_A_CACHE else 1.0 / UNITS_A_CACHE
+    for edge in EDGES[:BINS]
+)
+"""What UNREAD bytes are worth by the time since they were brought: more than nearly all that was read, for a quarter of a cache's worth
+of traffic, as they are read soon; then as much as what is read once in a cache's worth; then nobody has come for them."""
 
 _BUMPED: Final = bytes(
-    _code_of(max(1.0, _count_of(code) * 2.0 ** (-step / _DECAY_STEPS) + 1.0))
+    0 if code == UNREAD else _code_of(max(1.0, _count_of(code) * 2.0 ** (-step / _DECAY_STEPS) + 1.0))
     for step in range(_DECAYS_MAX + 1)
     for code in range(CODES)
 )

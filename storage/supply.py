@@ -21,12 +21,13 @@ from storage.errors import (
     DiskFailedError,
     EngineClosedError,
     NoSuchKeyError,
+    NotNeededError,
     ObjectChangedError,
     OriginRefusedError,
     OverloadedError,
     UnknownOutcomeError,
 )
-from storage.eviction import EvictionPolicy, ExtentUse
+from storage.eviction import EvictionPolicy, ExtentUse, Intent
 from storage.family import Family
 from storage.fills import Fill, FillAnswer, FillParts, FillTable, Opening, Proof, beginning
 from storage.origin.client import OriginClient
@@ -94,6 +95,7 @@ class Supply:
         self._parts = parts
         self._fills = FillTable()
         self._ends = _Ends()
+        self._intent = Intent.READ
         self._unkept = UnkeptBudget()
         self._fill_parts = FillParts(parts.segments, parts.workers, parts.make_room, parts.piece_bytes)
         self._ahead = Ahead(
@@ -105,12 +107,13 @@ class Supply:
         )
         self.body_parts = BodyParts(self, parts.segments, self._fills, parts.workers, self._ahead)
 
-    def signed_by(self, origin: OriginClient) -> "Supply":
-        """Give a supply that asks as another authority, over the same fills: what one brings, the other follows.
+    def signed_by(self, origin: OriginClient, intent: Intent = Intent.READ) -> "Supply":
+        """Give a supply that asks as another authority, or for another purpose, over the same fills: what one brings, the other follows.
 
         It ends with this one. Whoever opens an object through it has been let read it.
         """
         other = copy.copy(self)
+        other._intent = intent  # noqa: SLF001  of the same class
         other._parts = replace(self._parts, origin=origin)  # noqa: SLF001  of the same class
         other.body_parts = replace(self.body_parts, source=other)
         return other
@@ -201,26 +204,58 @@ class Supply:
         span: ByteRange,
         opening: Opening,
         told: tuple[Checksum, ...],
-        *,
-        is_read: bool = True,
     ) -> Fill | None:
         """Begin to keep `span` from an answer that `opening` gives and closes, and that told these checksums.
 
         Where what is behind its first piece will be brought by others, no more of the answer is taken. None, and it is not
-        entered, where none is kept: what is turned away passes through memory for those who read it now (`is_read`).
+        entered, where none is kept: what is turned away passes through memory for those who read it now, if any do.
         """
         told = told or record.checksums
         first = self._ahead.first_piece(record, span, told)
         joint = self._ahead.joint(record, span, told) if first.length < span.length else None
         fill = await self._new_fill_with_room(name, record, first, told)
         del joint  # the fill keeps it from here on
+        is_read = self._intent is Intent.READ
         if fill is None and is_read:
             first = span
             fill = self._new_unkept(name, record, span, told)
         if fill is not None:
-            self.note_read(name, record, first, None)
+            if is_read:
+                self.note_read(name, record, first, None)
             whole = first.length == span.length
             self._fills.start(record.version_id, fill, opening if whole else beginning(opening, first.length))
+        return fill
+
+    def start_at_turn(
+        self, name: ObjectName, record: ObjectRecord, span: ByteRange, is_wanted: Callable[[], bool]
+    ) -> Fill | None:
+        """Begin to bring `span`, or its first piece, of a version for reads to come: found by none before the limiter lets the request go.
+
+        So no reader waits in the line of a warm-up, and none asks again for what a warm-up has asked for already. None where it is
+        not to be kept. Its `failure` is NotNeededError where by then it has come, or is on its way to somebody else, or is not wanted.
+
+        Raises:
+            OverloadedError: There is no room.
+        """
+        span = self._ahead.first_piece(record, span, record.checksums)
+        fill = self._new_fill(name, record, span, record.checksums)
+        if fill is None:
+            return None
+
+        version_id, is_shown = record.version_id, False
+
+        def show() -> None:
+            nonlocal is_shown
+            if is_shown:
+                return
+            is_here = self.missing(name, record, span) == ()
+            if is_here or not is_wanted() or self._fills.bringing(version_id, span.start) is not None:
+                raise NotNeededError(f"{name} is here, on its way or passed")
+            is_shown = True
+            self._fills.show(version_id, fill)
+
+        asking = self.stream(name, record, span, on_turn=show)
+        self._fills.start(version_id, fill, asking, is_shown=False)
         return fill
 
     def start_ahead(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
@@ -270,7 +305,8 @@ class Supply:
             return None
         if span.length > self._parts.keep_bytes_max:
             return None
-        stream = self._parts.eviction.admit(self._use(name, record, span), has_room=self._has_room())
+        use, intent = self._use(name, record, span), self._intent
+        stream = self._parts.eviction.admit(use, has_room=intent is Intent.NEXT or self._has_room())
         if stream is None:
             self._parts.stats.bypassed_bytes += span.length
             self._parts.stats.bypassed_fills += 1
@@ -281,11 +317,16 @@ class Supply:
             change = AddExtents(name.shelf, name.key, record.version_id, (extent,))
             await self._quietly(change)
 
+        proof = joint = None
         if span.length < record.size:
             joint = self._ahead.joint_of(record.version_id)
-            return Fill(span, self._fill_parts, add, joint=joint, stream=stream)
-        proof = Proof(told, lambda: self.forget(name, record))
-        return Fill(span, self._fill_parts, add, proof, stream=stream)
+        else:
+            proof = Proof(told, lambda: self.forget(name, record))
+        fill = Fill(span, self._fill_parts, add, proof, joint, stream=stream)
+        if intent is not Intent.READ:
+            fill.is_unread = True
+            self._parts.eviction.announced(use)
+        return fill
 
     def _has_room(self) -> bool:
         """Whether a fill makes nothing go: a segment above what is kept free, as that is what goes at least."""

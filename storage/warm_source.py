@@ -2,22 +2,30 @@
 
     here and fresh, or as the listing shows it ─> nothing to do
     else ─> open it as a reader of the lowest priority ─> what bytes are missing? ─> a fill on its way: wait for it
-                                                       └> ask, and begin the fill once the origin answers
+                                                       └> begin a fill, which readers find once its request may go
 
-A fill that readers find in the table is one that they will wait for, so a warm-up enters none before the limiter has let it through
-and the origin has answered: a client's read of the same bytes would stand in the queue of the lowest priority.
+No reader waits in the line of the lowest priority: until the limiter lets the request of a warm-up go, a client's read of the same
+bytes asks for itself, and the warm-up's request is then dropped when its turn comes. From its turn on, readers join it, so that
+nothing is asked for twice. Where it fails, they ask for themselves; the warm-up's own next attempt stands in its own line again.
 
-Nothing is read from the disk, and no use is told to the eviction policy: a warm-up is no read.
+Nothing is read from the disk, and no use is told to the eviction policy: a warm-up is no read. What it brings is announced as bytes
+that are still to be read; of an order, whose objects are next, all is kept.
 """
 
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
 from storage.assembly import Components, EngineSettings, Reading, room_bytes_min
 from storage.blocks import MissingSpan, plan
-from storage.errors import DiskFullError, ObjectChangedError, OriginUnavailableError
+from storage.errors import (
+    DiskFullError,
+    NotNeededError,
+    ObjectChangedError,
+    OriginUnavailableError,
+    OverloadedError,
+)
+from storage.eviction import Intent
 from storage.fills import Fill
 from storage.freshness import Verdict
 from storage.listing import ListEntry, ListQuery, ListResult
@@ -25,7 +33,7 @@ from storage.opened import Opened, joined
 from storage.origin.client import OriginClient
 from storage.publish import seen_through
 from storage.published_lister import PublishedLister
-from storage.reader import Reader, opened_already
+from storage.reader import Reader
 from storage.records import ObjectRecord, ObjectState
 from storage.types import ByteRange, CacheResult, ObjectName, RangeSpec
 from storage.warm_jobs import WarmResult
@@ -35,8 +43,6 @@ OPENED_MAX: Final = 3
 
 FILLS_MAX: Final = 1000
 """Fills of one object in a row; each brings at least a block or is the last."""
-
-WARM_UP: Final = "warm-up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,8 @@ class Wanted:
         range: None is all of it.
         listed: What a listing that was just made says of it; None where none was.
         room: So many bytes may be brought; with fewer than the object has, it is UNFIT.
+        intent: WARM_UP or NEXT.
+        is_wanted: Looked at when a request for it may go; where it is not, nothing is sent, and it is PASSED.
     """
 
     name: ObjectName
@@ -63,6 +71,8 @@ class Wanted:
     listed: ListEntry | None = None
     metadata_only: bool = False
     room: int = 0
+    intent: Intent = Intent.WARM_UP
+    is_wanted: Callable[[], bool] = lambda: True
 
 
 class WarmSource:
@@ -120,14 +130,19 @@ class WarmSource:
             NoSuchKeyError: There is none.
             OriginError: The origin failed or refused.
             OverloadedError: Too much waits for the origin.
+            ObjectChangedError: It was written each time that it was begun.
         """
-        for attempt in range(1, OPENED_MAX + 1):
+        changes = 0
+        while wanted.is_wanted():
             try:
                 return await self._reading(lambda parts: self._bring(parts, wanted), needs_index=True)
+            except NotNeededError:
+                continue  # a client asked while this waited for its turn: what that brings is waited for
             except ObjectChangedError:
-                if attempt == OPENED_MAX:
+                changes += 1
+                if changes == OPENED_MAX:
                     raise
-        raise AssertionError("the last attempt returns or raises")
+        return Brought(WarmResult.PASSED)
 
     async def _bring(self, components: Components, wanted: Wanted) -> Brought:
         name, reader = wanted.name, components.reader
@@ -139,11 +154,14 @@ class WarmSource:
         size = wanted.listed.size if wanted.listed is not None else known.size if known is not None else 0
         if _is_unfit(components, wanted, size):
             return Brought(WarmResult.UNFIT, size)
-        low = reader.asking_by(WARM_UP, self._origin)
+        low = reader.asking_ahead(self._origin, wanted.intent)
         # What has no bytes is asked for by HEAD, which takes no part in a fill.
         is_described = wanted.metadata_only or (wanted.listed is not None and not wanted.listed.size)
         opened = await low.open(
-            name, wanted.range or RangeSpec(start=0), metadata_only=is_described or known is not None
+            name,
+            wanted.range or RangeSpec(start=0),
+            metadata_only=is_described or known is not None,
+            is_wanted=wanted.is_wanted,
         )
         try:
             return await self._complete(components, wanted, opened)
@@ -174,7 +192,7 @@ class WarmSource:
                 return Brought(WarmResult.BROUGHT if is_new else WarmResult.SKIPPED, span.length, fetched)
             if _is_unfit(components, wanted, record.size):
                 break
-            fetched_more = await self._fetch(components, wanted.name, record, missing)
+            fetched_more = await self._fetch(components, wanted, record, missing)
             before, missing = missing, _missing(components, wanted.name, record, span)
             fetched += fetched_more
             if missing is not None and missing.start <= before.start:
@@ -182,27 +200,27 @@ class WarmSource:
         return Brought(WarmResult.UNFIT, span.length, fetched)
 
     async def _fetch(
-        self, components: Components, name: ObjectName, record: ObjectRecord, missing: MissingSpan
+        self, components: Components, wanted: Wanted, record: ObjectRecord, missing: MissingSpan
     ) -> int:
-        """Bring a stretch that is missing, or wait for the fill that brings it; give the bytes that came."""
-        supply = components.supply
+        """Bring a stretch that is missing, or wait for the fill that brings it; give the bytes that came.
+
+        Raises:
+            NotNeededError: It came meanwhile, or is not wanted any more.
+        """
+        name, supply = wanted.name, components.supply
         if record.state is not ObjectState.CLEAN:
             raise ObjectChangedError(f"{name} was written since it was opened")
         on_its_way = joined(supply.fill_at(record, missing.start))
         if on_its_way is not None:
             return await _ended(on_its_way)
-        low = supply.signed_by(self._origin)
+        low = supply.signed_by(self._origin, wanted.intent)
         span = ByteRange(missing.fetch_start, missing.fetch_stop)
-        opening = AsyncExitStack()
-        answer = await opening.enter_async_context(low.stream(name, record, span))
-        fill: Fill | None = None
         try:
-            fill = await low.start_fill_from(
-                name, record, span, opened_already(answer, opening), record.checksums, is_read=False
-            )
-        finally:
-            if fill is None:
-                await opening.aclose()
+            fill = low.start_at_turn(name, record, span, wanted.is_wanted)
+        except OverloadedError:
+            if not await low.make_room(name, span):
+                raise
+            fill = low.start_at_turn(name, record, span, wanted.is_wanted)
         fill = joined(fill)
         return 0 if fill is None else await _ended(fill)
 

@@ -34,6 +34,7 @@ from storage.errors import (
     StorageError,
     WarmConflictError,
 )
+from storage.eviction import Intent
 from storage.listing import ListEntry, ListQuery, ListResult
 from storage.stats import Stats
 from storage.types import ObjectName, RangeSpec
@@ -59,6 +60,9 @@ ATTEMPTS_MAX: Final = 5
 RETRY_S: Final = 0.5
 """Doubled after each attempt, up to RETRY_S_MAX."""
 RETRY_S_MAX: Final = 15.0
+
+AHEAD_PART: Final = 4
+"""An ORDER job goes ahead by this part of what the cache can hold at most: what is fetched for it pushes out what stays."""
 
 LOOK_AGAIN_S: Final = 1.0
 """An ORDER job looks at its window again at the latest after so long."""
@@ -181,7 +185,7 @@ class Warmer:
         if request.kind is WarmKind.ORDER:
             job.window = OrderWindow(
                 ahead_objects=request.ahead_objects,
-                ahead_bytes=request.ahead_bytes,
+                ahead_bytes=min(request.ahead_bytes, max(1, job.room_bytes // AHEAD_PART)),
                 idle_s=request.idle_s,
                 now_s=now_s,
             )
@@ -315,14 +319,21 @@ class Warmer:
             job.end(WarmPhase.FAILED, str(error))
 
     async def _work(self, job: _Job) -> None:
+        """Bring all items; those that were there before a list stopped coming, too."""
         queue: asyncio.Queue[_Item | None] = asyncio.Queue(1 if job.window else job.request.concurrency)
+        end: WarmConflictError | None = None
         async with asyncio.TaskGroup() as tasks:
             for number in range(job.request.concurrency):
                 tasks.create_task(self._bring_all(job, queue), name=f"warm-{job.job_id}-{number}")
-            async for item in self._items(job, tasks):
-                await queue.put(item)
+            try:
+                async for item in self._items(job, tasks):
+                    await queue.put(item)
+            except WarmConflictError as error:
+                end = error
             for _ in range(job.request.concurrency):
                 await queue.put(None)
+        if end is not None:
+            raise end
 
     def _ended(self, job: _Job, task: asyncio.Task[None]) -> None:
         job.ended_s = self._clock.monotonic_s()
@@ -435,9 +446,6 @@ class Warmer:
 
     async def _bring_all(self, job: _Job, queue: "asyncio.Queue[_Item | None]") -> None:
         while (item := await queue.get()) is not None:
-            if job.window is not None and job.window.is_behind(item.index):
-                self._count_result(job, WarmResult.PASSED)
-                continue
             try:
                 brought = await self._patiently(partial(self._bring, job, item))
             except StorageError as error:
@@ -456,7 +464,15 @@ class Warmer:
         job.claimed_bytes += size
         try:
             return await self._source.bring(
-                Wanted(item.name, item.range, item.listed, metadata_only=is_metadata, room=room)
+                Wanted(
+                    item.name,
+                    item.range,
+                    item.listed,
+                    metadata_only=is_metadata,
+                    room=room,
+                    intent=Intent.WARM_UP if job.window is None else Intent.NEXT,
+                    is_wanted=partial(_is_wanted, job.window, item.index),
+                )
             )
         finally:
             job.claimed_bytes -= size
@@ -466,7 +482,7 @@ class Warmer:
         self._count_result(job, brought.result)
         tally.brought_bytes += brought.fetched
         self._stats.warm_bytes += brought.fetched
-        if brought.result is WarmResult.UNFIT or job.request.metadata_only:
+        if brought.result in {WarmResult.UNFIT, WarmResult.PASSED} or job.request.metadata_only:
             return
         tally.warm_bytes += brought.size
         if job.window is not None:
@@ -498,6 +514,10 @@ class Warmer:
                 pause_s = max(wait_s, min(error.retry_after_s or 0.0, RETRY_S_MAX))
             await self._clock.sleep(pause_s)
             wait_s = min(RETRY_S_MAX, 2 * wait_s)
+
+
+def _is_wanted(window: OrderWindow[_Item] | None, index: int) -> bool:
+    return window is None or not window.is_behind(index)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

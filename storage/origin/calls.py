@@ -26,6 +26,7 @@ from storage.errors import (
     NoSuchBucketError,
     NoSuchKeyError,
     NoSuchUploadError,
+    NotNeededError,
     OriginAwayError,
     OriginError,
     OriginThrottledError,
@@ -64,7 +65,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
         is_retried: A read is retried here; False for whoever asks again itself, which would multiply.
         is_idempotent: Sent twice it leaves what it leaves sent once, so that a dead connection may be replaced.
         bytes_hint: Body bytes that it will move, for the byte budget.
-        on_turn: Called when the limiter lets an attempt through.
+        on_turn: Called when the limiter lets an attempt through. Where it raises NotNeededError nothing is sent.
         within_s: Longest time until the head of its answer, all waits included; it is not retried then. None: as the
             settings say. For calls without a streamed body.
     """
@@ -251,7 +252,10 @@ class Caller:
         return other
 
     def at_priority(self, priority: Priority) -> Self:
-        """Give a caller whose calls all have one priority; else as `signed_by`."""
+        """Give a caller for who asks again itself: all its calls have one priority, and none is retried; else as `signed_by`.
+
+        So whoever has come to wait for the same answer hears of a failure at once, and is not held up by that priority.
+        """
         other = copy.copy(self)
         other._priority = priority  # noqa: SLF001  of the same class
         return other
@@ -281,7 +285,7 @@ class Caller:
         """
         history = history or History()
         if self._priority is not None:
-            call = msgspec.structs.replace(call, priority=self._priority)
+            call = msgspec.structs.replace(call, priority=self._priority, is_retried=False)
         if call.within_s is not None:
             history.until_s = asyncio.get_running_loop().time() + call.within_s
         while True:
@@ -311,10 +315,10 @@ class Caller:
         history.told_region = ""
         history.answer = None
         ticket = await self._admitted(call, history)
-        if call.on_turn is not None:
-            call.on_turn()
         started_s = self._clock.monotonic_s()
         try:
+            if call.on_turn is not None:
+                call.on_turn()
             exchange = await self._send(call, history, attempt)
             self._count(call, str(exchange.status), started_s)
             with answer_read(call.operation):
@@ -496,6 +500,8 @@ def _feedback(error: BaseException) -> Feedback:
         return Feedback.THROTTLED
     if isinstance(error, OriginUnavailableError):
         return unavailable_feedback(error)
+    if isinstance(error, NotNeededError):
+        return Feedback.NEUTRAL
     # Any other answer, a refusal too, shows an origin that keeps up.
     return Feedback.SUCCESS if isinstance(error, StorageError) else Feedback.NEUTRAL
 

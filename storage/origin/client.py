@@ -117,7 +117,7 @@ class OriginClient(MultipartClient):
         return other
 
     def at_priority(self, priority: Priority) -> Self:
-        """Give a client whose calls all have one priority, whatever is asked for with them; see `Caller.at_priority`."""
+        """Give a client for who asks again itself, whose calls all have one priority; see `Caller.at_priority`."""
         other = copy.copy(self)
         other._caller = self._caller.at_priority(priority)  # noqa: SLF001  of the same class
         return other
@@ -150,7 +150,7 @@ class OriginClient(MultipartClient):
         priority: Priority = Priority.FOREGROUND,
         on_turn: Callable[[], object] | None = None,
     ) -> AsyncIterator[OriginAnswer]:
-        """Open an object, or one version of it, or a range of either. `on_turn` is called when the request may go.
+        """Open an object, or one version of it, or a range of either. `on_turn` is called when the request may go; see `Call`.
 
         An origin that ignores the range and sends the whole object gives the range as well, and is counted.
 

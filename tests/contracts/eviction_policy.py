@@ -10,7 +10,7 @@ from storage.types import ObjectName
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["found", "admitted", "accessed", "missed", "removed", "choose"]),
+        st.sampled_from(["found", "announced", "admitted", "accessed", "missed", "removed", "choose"]),
         st.integers(0, 11),
         st.sets(st.integers(0, 11), max_size=8),
         st.sampled_from(RetentionPriority),
@@ -46,6 +46,8 @@ class EvictionPolicyContract(ABC):
             if step == "found":
                 policy.found(segment_id, 4096)
                 known.add(segment_id)
+            elif step == "announced":
+                policy.announced(use(segment_id, priority))
             elif step == "admitted":
                 policy.admitted(use(segment_id, priority), segment_id, 0)
                 known.add(segment_id)

@@ -22,6 +22,9 @@ class KeepingPolicy:
         del use, has_room
         return Stream.CLEAN
 
+    def announced(self, use: ExtentUse) -> None:
+        """Learn nothing of it."""
+
     def found(self, segment_id: int, live_bytes: int) -> None:
         """Remember the segment."""
         del live_bytes

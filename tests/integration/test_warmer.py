@@ -311,6 +311,143 @@ async def test_no_fill_is_there_to_be_joined_while_a_warm_up_waits_for_its_turn(
         assert (await ended(running, job.job_id)).results == {"brought": 1}
 
 
+async def described(running: RunningEngine, key: str) -> None:
+    """Have an object known, without its bytes."""
+    opened = await running.engine.open_object(ObjectName(BUCKET, key), metadata_only=True)
+    await opened.close()
+
+
+def has_joined(running: RunningEngine) -> bool:
+    """Whether a read waits for what a warm-up has asked for."""
+    reader = running.engine._components.reader
+    questions = reader._others["warm-up", False]._colds._flights.values()
+    fills = running.engine._components.supply._fills._tasks
+    return any(one.waiters > 1 for one in questions) or any(fill.readers > 1 for fill in fills)
+
+
+def demands(running: RunningEngine) -> list[Priority]:
+    """Give the list of the priorities of all that will be asked of the limiter."""
+    asked: list[Priority] = []
+    gate = running.engine._parts.limiter._gate
+    join = gate.join
+
+    def listen(
+        now_s: float,
+        priority: Priority,
+        bytes_hint: int,
+        budget: Budget,
+        *,
+        bucket: str = "",
+        client: str = "",
+    ) -> Demand:
+        asked.append(priority)
+        return join(now_s, priority, bytes_hint, budget, bucket=bucket, client=client)
+
+    gate.join = listen  # type: ignore[method-assign]  # to hear of each demand
+    return asked
+
+
+KNOWN_OR_NOT = pytest.mark.parametrize("is_known", [True, False])
+
+
+@KNOWN_OR_NOT
+async def test_a_read_joins_a_warm_up_whose_request_is_at_the_origin(is_known: bool) -> None:
+    """The origin is asked once, and the read waits for no turn."""
+    async with running_engine() as running:
+        fill_origin(running, 1)
+        if is_known:
+            await described(running, "data/k0000")
+        gate = running.origin.hold("GET", f"{BUCKET}/data/k0000")
+        job = running.engine.warmer.start(WarmRequest(WarmKind.LIST))
+        running.engine.warmer.feed(job.job_id, 0, names("data/k0000"), is_last=True)
+        await gate.reached.wait()
+
+        reading = asyncio.get_running_loop().create_task(running.get("data/k0000"))
+        await until(partial(has_joined, running))
+        gate.open()
+        got = await reading
+
+        assert got.data == bytes(1000)
+        assert (await ended(running, job.job_id)).results == {"brought": 1}
+        assert running.origin.requests_of("GetObject") == 1
+
+
+@KNOWN_OR_NOT
+async def test_a_warm_up_asks_nothing_when_a_read_came_before_its_turn(is_known: bool) -> None:
+    """What the read brings is what it waits for."""
+    async with running_engine(limits=LimiterSettings(concurrency_start=4, concurrency_max=4)) as running:
+        fill_origin(running, 4)
+        if is_known:
+            await described(running, "data/k0001")
+        gates = [running.origin.hold("GET", f"{BUCKET}/data/k{number:04}") for number in range(4)]
+        loop = asyncio.get_running_loop()
+        slow = [loop.create_task(running.get(f"data/k{number:04}")) for number in (0, 2, 3)]
+        for number in (0, 2, 3):
+            await gates[number].reached.wait()
+        job = running.engine.warmer.start(WarmRequest(WarmKind.LIST, concurrency=2))
+        running.engine.warmer.feed(job.job_id, 0, names("data/k0001"), is_last=True)
+        # The slot that is left is the foreground's.
+        await until(lambda: running.engine._parts.limiter.waiting > 0)
+        reading = loop.create_task(running.get("data/k0001"))
+        await gates[1].reached.wait()
+
+        for number in (0, 2, 3):
+            gates[number].open()
+        for read in slow:
+            await read
+        await until(lambda: running.engine._parts.limiter.waiting == 0)
+        gates[1].open()
+
+        assert (await reading).data == bytes([1]) * 1000
+        report = await ended(running, job.job_id)
+        assert report.results in ({"skipped": 1}, {"brought": 1})
+        assert running.origin.requests_of("GetObject") == 4
+
+
+@KNOWN_OR_NOT
+async def test_a_read_that_joined_a_warm_up_asks_for_itself_when_that_fails(is_known: bool) -> None:
+    """It does not wait for the next attempt in the line of the lowest priority, nor is it told of the failure."""
+    async with running_engine() as running:
+        fill_origin(running, 1)
+        if is_known:
+            await described(running, "data/k0000")
+        running.origin.faults.add(Fault(operation="GetObject", status=500))
+        asked = demands(running)
+        gate = running.origin.hold("GET", f"{BUCKET}/data/k0000")
+        job = running.engine.warmer.start(WarmRequest(WarmKind.LIST))
+        running.engine.warmer.feed(job.job_id, 0, names("data/k0000"), is_last=True)
+        await gate.reached.wait()
+        reading = asyncio.get_running_loop().create_task(running.get("data/k0000"))
+        await until(partial(has_joined, running))
+        gate.open()
+
+        assert (await reading).data == bytes(1000)
+        report = await ended(running, job.job_id)
+        assert report.results in ({"skipped": 1}, {"brought": 1})
+        assert asked[:2] == [Priority.WARM_UP, Priority.FOREGROUND]
+
+
+@KNOWN_OR_NOT
+async def test_a_read_that_joined_a_warm_up_is_served_when_that_is_cancelled(is_known: bool) -> None:
+    """The request goes on for who waits for it."""
+    async with running_engine() as running:
+        fill_origin(running, 1)
+        if is_known:
+            await described(running, "data/k0000")
+        gate = running.origin.hold("GET", f"{BUCKET}/data/k0000")
+        job = running.engine.warmer.start(WarmRequest(WarmKind.LIST))
+        running.engine.warmer.feed(job.job_id, 0, names("data/k0000"), is_last=True)
+        await gate.reached.wait()
+        reading = asyncio.get_running_loop().create_task(running.get("data/k0000"))
+        await until(partial(has_joined, running))
+
+        await running.engine.warmer.cancel(job.job_id)
+        gate.open()
+
+        assert (await reading).data == bytes(1000)
+        assert running.origin.requests_of("GetObject") == 1
+
+
 async def test_calls_of_a_warm_up_have_the_lowest_priority() -> None:
     """Listing, HEAD and GET, whatever priority a client's read would have."""
     async with running_engine(policy=Policy(freshness=Freshness(ttl_s=0.0))) as running:
@@ -318,23 +455,7 @@ async def test_calls_of_a_warm_up_have_the_lowest_priority() -> None:
         running.origin.store.put(BUCKET, "data/known", b"x")
         opened = await running.engine.open_object(ObjectName(BUCKET, "data/known"), metadata_only=True)
         await opened.close()
-        asked: list[Priority] = []
-        gate = running.engine._parts.limiter._gate
-        join = gate.join
-
-        def listen(
-            now_s: float,
-            priority: Priority,
-            bytes_hint: int,
-            budget: Budget,
-            *,
-            bucket: str = "",
-            client: str = "",
-        ) -> Demand:
-            asked.append(priority)
-            return join(now_s, priority, bytes_hint, budget, bucket=bucket, client=client)
-
-        gate.join = listen  # type: ignore[method-assign]  # to hear of each demand
+        asked = demands(running)
 
         await warm(running, under())
 

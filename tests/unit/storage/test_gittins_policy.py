@@ -7,8 +7,15 @@ import pytest
 
 from bench.replay import CacheReplay
 from storage.eviction import EvictionPolicy, ExtentUse, Kept
-from storage.gittins_policy import DIGEST_READS, FREED_SHARE_MIN, LEARN_READS_A_STEP, GittinsPolicy
+from storage.gittins_policy import (
+    ANNOUNCED_MAX,
+    DIGEST_READS,
+    FREED_SHARE_MIN,
+    LEARN_READS_A_STEP,
+    GittinsPolicy,
+)
 from storage.policy import RetentionPriority
+from storage.reuse import UNREAD
 from storage.types import KIB, MIB, ObjectName, Stream
 from tests.contracts.eviction_policy import EvictionPolicyContract, use
 
@@ -161,6 +168,61 @@ def test_priority_weighs_what_is_worth_keeping() -> None:
     assert admitted_at(worth * 2) == [RetentionPriority.HIGH]
     assert admitted_at(worth / 2) == [RetentionPriority.NORMAL, RetentionPriority.HIGH]
     assert len(admitted_at(worth / 8)) == 3
+
+
+def half_announced() -> GittinsPolicy:
+    """Fill a segment of a warmed policy with eight extents, the last four of which were brought for reads to come."""
+    policy = warmed()
+    for position in range(8):
+        one = ExtentUse(ObjectName("b", f"p/{9000 + position}"), 9000 + position, 0, SIZE)
+        if position >= 4:
+            policy.announced(one)
+        else:
+            policy.accessed(one, None)
+        policy.admitted(one, 1, position * SIZE)
+    policy.found(1, MIB)
+    let_time_pass(policy)
+    return policy
+
+
+def test_what_was_brought_for_a_read_to_come_stays_until_that_read() -> None:
+    """It is kept of a victim, and once it was read it is worth what any first read is."""
+    policy = half_announced()
+
+    before = policy.choose(lambda _: True)
+    for position in range(4, 8):
+        assert policy.touched(1, position * SIZE, SIZE)
+    let_time_pass(policy)
+    after = policy.choose(lambda _: True)
+
+    assert before is not None
+    assert [(one.offset, one.stop) for one in before.keep] == [(4 * SIZE, 8 * SIZE)]
+    assert after is not None
+    assert after.keep == ()
+
+
+def test_what_is_read_on_its_way_is_read_like_any_other() -> None:
+    """A reader that joins a warm-up's request has come: nothing is kept for it any more."""
+    policy = warmed()
+    one = ExtentUse(ObjectName("b", "p/9000"), 9000, 0, SIZE)
+    policy.announced(one)
+    policy.accessed(one, None)
+    policy.admitted(one, 1, 0)
+
+    assert policy._segments[1].codes[0] == 0
+
+
+def test_memory_of_what_is_on_its_way_is_bounded() -> None:
+    """The oldest are forgotten."""
+    policy = GittinsPolicy(capacity_bytes=64 * MIB, segment_bytes=MIB)
+    for number in range(ANNOUNCED_MAX + 10):
+        policy.announced(use(number + 1))
+    policy.admitted(use(1), 1, 0)
+    policy.admitted(use(ANNOUNCED_MAX), 2, 0)
+
+    assert len(policy._announced) == ANNOUNCED_MAX - 1
+    assert policy._segments[1].codes[0] == 0
+    assert policy._segments[2].codes[0] == UNREAD
 
 
 def test_lessons_are_taken_in_steps_however_short_the_reads() -> None:

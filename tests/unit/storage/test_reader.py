@@ -280,7 +280,7 @@ async def test_no_question_is_asked_of_a_key_that_became_dirty_before_it_was_sen
 
         told = [
             await reader._head(NAME),
-            await reader._cold(NAME, None),
+            await reader._ask_cold(NAME, None, None),
             await reader._validate(NAME, known, is_strict=False, is_covered=False),
         ]
         since = dict(running.origin.requests)

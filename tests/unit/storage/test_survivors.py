@@ -27,6 +27,9 @@ class KeepsFirst:
         del use, has_room
         return Stream.CLEAN
 
+    def announced(self, use: ExtentUse) -> None:
+        """Learn nothing of it."""
+
     def found(self, segment_id: int, live_bytes: int) -> None:
         """Remember the segment."""
         del live_bytes
