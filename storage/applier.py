@@ -14,14 +14,15 @@ A change whose caller is cancelled is carried out all the same, and the event lo
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Protocol, TypeVar, cast
 
 from storage.errors import EngineClosedError, StorageError, UnknownOutcomeError
 from storage.family import Family, IndexWrite
 from storage.mutations import apply
 from storage.records import Mutation
 from storage.rows import APPLIED_SEQUENCE, Effects, Rows, RowSource
-from storage.workers import Workers
+from storage.workers import StartingWorkers
 
 T = TypeVar("T")
 
@@ -85,7 +86,7 @@ class Applier:
     def __init__(
         self,
         store: RowStore,
-        workers: Workers,
+        workers: StartingWorkers,
         tell: Callable[[Effects], None],
         *,
         on_failure: Callable[[str], None] = lambda _failure: None,
@@ -94,7 +95,7 @@ class Applier:
         self._workers = workers
         self._tell = tell
         self._on_failure = on_failure
-        self._changes: set[asyncio.Task[object]] = set()
+        self._changes: set[asyncio.Future[object]] = set()
         self._are_changes_ended = False
         self.has_index_failed = False
         self.failure = ""
@@ -125,19 +126,31 @@ class Applier:
             UnknownOutcomeError: The change could not be written, now or by an earlier failure.
         """
         self.check_open()
-        # A task of its own, so that a caller that goes away does not keep the effects from the event loop.
-        task = asyncio.get_running_loop().create_task(self._change(change), name="index-change")
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
-        return await asyncio.shield(task)
+        # Not awaited itself, so that a caller that goes away does not keep the effects from the event loop.
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        work = self._workers.start(write_change, self._store, change)
+        self._changes.add(cast("asyncio.Future[object]", work))  # Future is invariant, and is only waited for
+        work.add_done_callback(partial(self._changed, outcome))
+        return await outcome
 
-    async def _change(self, change: Callable[[Rows], T]) -> T:
+    def _changed(self, outcome: "asyncio.Future[T]", work: "asyncio.Future[tuple[T, Effects]]") -> None:
+        """Tell the event loop of a change that has ended, then whoever asked for it and is still there."""
+        self._changes.discard(cast("asyncio.Future[object]", work))
+        if work.cancelled():
+            outcome.cancel()
+            return
         try:
-            result, effects = await self._workers.run(write_change, self._store, change)
+            result, effects = work.result()
+            self._tell(effects)
         except UnknownOutcomeError as error:
-            raise self._fail(str(error)) from error
-        self._tell(effects)
-        return result
+            failure = self._fail(str(error))
+            failure.__cause__ = error
+            _refuse(outcome, failure)
+        except BaseException as error:  # noqa: BLE001  it is the caller's
+            _refuse(outcome, error)
+        else:
+            if not outcome.done():
+                outcome.set_result(result)
 
     async def checkpoint(self) -> int:
         """Make what is applied durable in the index; give the sequence that covers.
@@ -189,3 +202,8 @@ class Applier:
     def _refuse_after_failure(self) -> None:
         if self.failure:
             raise UnknownOutcomeError(self.failure)
+
+
+def _refuse(outcome: "asyncio.Future[T]", error: BaseException) -> None:
+    if not outcome.done():
+        outcome.set_exception(error)

@@ -71,7 +71,7 @@ from storage.unreadable import Unreadable
 from storage.uploads import ObjectChecksums, Uploads, UploadsParts
 from storage.uploads_lister import UploadsLister
 from storage.versions import Versions
-from storage.workers import Workers
+from storage.workers import StartingWorkers, Workers
 from storage.writer import Writer, WriterParts
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ class EngineWorkers:
     """Where blocking work runs. `commit` and `index` have one thread each: they keep order."""
 
     commit: Workers
-    index: Workers
+    index: StartingWorkers
     pool: Workers
 
 

@@ -7,6 +7,9 @@ segment that holds their bodies, then one append and one `fdatasync` of the jour
 back implies bodies that are there. Then the group is applied to the index in one batch and becomes visible; only then
 does `commit` return.
 
+What nobody is kept waiting for by (the confirmation of a flush) waits a moment for a mutation that somebody is, and shares its
+syncs; by itself it would be a group of its own, and whoever came meanwhile would wait for that.
+
 The two stages overlap by one group: while group N is applied, group N+1 is synced, and N+2 collects. Order is kept: one
 group at a time is in stage 1, and stage 2 takes them in that order.
 
@@ -51,6 +54,10 @@ STAMP_BYTES_MAX: Final = 64
 
 WAITING_MAX: Final = 16 * GROUP_MUTATIONS_MAX
 """More waiting commits than this are refused with SlowDown: the disk does not keep up."""
+
+
+COMPANY_WAIT_S: Final = 0.01
+"""So long a mutation that may wait does, for one that may not."""
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
@@ -155,6 +162,7 @@ class Commit:
         self._idle.set()
         self._taken: set[_Waiting] = set()
         self._spare_id = 0
+        self._company: asyncio.TimerHandle | None = None
         self._failure = ""
         self.groups_total = 0
         self.mutations_total = 0
@@ -169,8 +177,8 @@ class Commit:
         """The newest sequence that a synced journal group carries."""
         return self._next_sequence - 1
 
-    async def commit(self, mutation: Mutation, *, body: bytes = b"") -> Receipt:
-        """Make one mutation durable and visible; say where it is durable.
+    async def commit(self, mutation: Mutation, *, body: bytes = b"", may_wait: bool = False) -> Receipt:
+        """Make one mutation durable and visible; say where it is durable. It begins by COMPANY_WAIT_S later where it `may_wait`.
 
         `body` is a tiny body (at most TINY_BODY_BYTES_MAX); the mutation then has one extent at `records.NOWHERE`'s
         segment, which gets its place in the journal. Other bodies are already written to the segments it names.
@@ -192,7 +200,10 @@ class Commit:
         waiting = _Waiting(mutation, body, done, size_bytes)
         self._waiting.append(waiting)
         self._idle.clear()
-        self._arrived.set()
+        if not may_wait:
+            self._arrived.set()
+        elif self._company is None:
+            self._company = asyncio.get_running_loop().call_later(COMPANY_WAIT_S, self._arrived.set)
         return await _outcome(waiting)
 
     async def run(self) -> None:
@@ -204,7 +215,13 @@ class Commit:
         finally:
             self._close()
 
+    def _end_company(self) -> None:
+        if self._company is not None:
+            self._company.cancel()
+            self._company = None
+
     def _close(self) -> None:
+        self._end_company()
         self._failure = self.failure or "the gateway has stopped"
         self._fail_group(tuple(self._taken), UnknownOutcomeError(self._failure))
         refused, self._waiting = tuple(self._waiting), deque()
@@ -239,6 +256,7 @@ class Commit:
         self._taken.update(group)
         if not self._waiting:
             self._arrived.clear()
+            self._end_company()
         self._settle_idle()
         return group
 

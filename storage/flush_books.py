@@ -172,7 +172,7 @@ class FlushBooks:
             quarantined_objects=len(self._quarantined),
             quarantined_bytes=self._quarantined_bytes,
             slots_used=slots_used,
-            suspended_buckets=tuple(sorted(b.name for b in self.buckets.values() if b.is_suspended)),
+            suspended_buckets=tuple(sorted([b.name for b in self.buckets.values() if b.is_suspended])),
         )
 
     def note(self, key: FlushKey, text: str, now_s: float) -> None:

@@ -5,9 +5,10 @@ of a StartDeletes is answered by exactly one FlushSucceeded, FlushFailed or Flus
 Confirm by one Confirmed. `now_s` of the planner is monotonic; `wall_s` where it stands is the wall clock.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+import msgspec
 
 from storage.records import DirtyEntry
 from storage.types import ObjectName, Priority
@@ -18,6 +19,8 @@ STRAY: Final = 0
 
 class FlushState(Enum):
     """Where a key's newest dirty state stands."""
+
+    __hash__ = object.__hash__  # each member is one object; the hash of Enum is looked up by name, in Python
 
     HELD = "held"
     """Waits out its flush delay, since it may soon be overwritten."""
@@ -64,8 +67,7 @@ class HeadResult(Enum):
     """The HEAD itself had no usable answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(msgspec.Struct, frozen=True, gc=False):
     """Which keys something concerns.
 
     Attributes:
@@ -87,8 +89,7 @@ class Scope:
         return name.key == self.prefix if self.is_one_key else name.key.startswith(self.prefix)
 
 
-@dataclass(frozen=True, slots=True)
-class FlushSettings:
+class FlushSettings(msgspec.Struct, frozen=True, gc=False):
     """The bounds of the flush; all times in seconds.
 
     Attributes:
@@ -116,8 +117,7 @@ class FlushSettings:
             raise ValueError(f"no flush can work with {self}")
 
 
-@dataclass(frozen=True, slots=True)
-class FlushStatus:
+class FlushStatus(msgspec.Struct, frozen=True, gc=False):
     """What is not at the origin yet. Pending does not count what is quarantined.
 
     Attributes:
@@ -136,37 +136,32 @@ class FlushStatus:
 # --- Events ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class DirtyAdded:
+class DirtyAdded(msgspec.Struct, frozen=True, gc=False):
     """A change was acknowledged, or read back at the start; it replaces the key's earlier one. Sequences ascend."""
 
     entry: DirtyEntry
     wall_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class DirtyRemoved:
+class DirtyRemoved(msgspec.Struct, frozen=True, gc=False):
     """A change was given up: discarded on command, or replaced by a write that was passed through. Unknown ones are ignored."""
 
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class FlushSucceeded:
+class FlushSucceeded(msgspec.Struct, frozen=True, gc=False):
     """The origin confirmed an attempt (status, ETag or digest, no error inside a 200)."""
 
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class FlushSkipped:
+class FlushSkipped(msgspec.Struct, frozen=True, gc=False):
     """Nothing was sent, because the state was no longer the key's newest when its turn came."""
 
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class FlushFailed:
+class FlushFailed(msgspec.Struct, frozen=True, gc=False):
     """An attempt failed.
 
     Attributes:
@@ -184,8 +179,7 @@ class FlushFailed:
     is_outage: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NewestTaken:
+class NewestTaken(msgspec.Struct, frozen=True, gc=False):
     """The turn of a key was long in coming, and its newest change is sent instead of the one that was asked for.
 
     Every later event of the attempt names `newest`, which is the planner's newest too.
@@ -195,8 +189,7 @@ class NewestTaken:
     newest: int
 
 
-@dataclass(frozen=True, slots=True)
-class HeadChecked:
+class HeadChecked(msgspec.Struct, frozen=True, gc=False):
     """The answer to CheckByHead; `jitter` is drawn uniformly from [0, 1)."""
 
     sequence: int
@@ -204,20 +197,17 @@ class HeadChecked:
     jitter: float
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmed:
+class Confirmed(msgspec.Struct, frozen=True, gc=False):
     """The journal holds the confirmation, synced. Also sent where there was nothing left to confirm."""
 
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True, gc=False):
     """Time passed; sent at the time of WakeAt."""
 
 
-@dataclass(frozen=True, slots=True)
-class BarrierAdded:
+class BarrierAdded(msgspec.Struct, frozen=True, gc=False):
     """Somebody waits until all changes in scope up to a sequence are at the origin. The id is new."""
 
     barrier_id: int
@@ -225,34 +215,29 @@ class BarrierAdded:
     up_to_sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class BarrierCancelled:
+class BarrierCancelled(msgspec.Struct, frozen=True, gc=False):
     """Nobody waits any more; unknown ids are ignored. What was raised for it stays raised."""
 
     barrier_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class StrayNoted:
+class StrayNoted(msgspec.Struct, frozen=True, gc=False):
     """Something was sent under a key outside of the flush, and may yet take effect: a write passed through without an answer."""
 
     name: ObjectName
 
 
-@dataclass(frozen=True, slots=True)
-class DrainStarted:
+class DrainStarted(msgspec.Struct, frozen=True, gc=False):
     """Flush all as soon as possible, delays or not; from now on nothing is held."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryQuarantined:
+class RetryQuarantined(msgspec.Struct, frozen=True, gc=False):
     """The operator wants the quarantined changes in scope tried again."""
 
     scope: Scope
 
 
-@dataclass(frozen=True, slots=True)
-class BucketProbeResult:
+class BucketProbeResult(msgspec.Struct, frozen=True, gc=False):
     """Something outside the flush showed that a bucket takes writes again (`is_open`), or that it does not."""
 
     bucket: str
@@ -283,8 +268,7 @@ Event = (
 # --- Instructions ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class StartFlush:
+class StartFlush(msgspec.Struct, frozen=True, gc=False):
     """Send the put of this sequence.
 
     Attributes:
@@ -296,8 +280,7 @@ class StartFlush:
     needs_followup_head: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StartDeletes:
+class StartDeletes(msgspec.Struct, frozen=True, gc=False):
     """Send these tombstones, all of one bucket and of different keys; each is answered by its own event."""
 
     bucket: str
@@ -305,8 +288,7 @@ class StartDeletes:
     priority: Priority
 
 
-@dataclass(frozen=True, slots=True)
-class CheckByHead:
+class CheckByHead(msgspec.Struct, frozen=True, gc=False):
     """Look what the origin has under the key.
 
     Attributes:
@@ -319,8 +301,7 @@ class CheckByHead:
     is_from_before: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Confirm:
+class Confirm(msgspec.Struct, frozen=True, gc=False):
     """Commit that the origin has the change.
 
     Attributes:
@@ -331,30 +312,26 @@ class Confirm:
     is_overtaken: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Quarantine:
+class Quarantine(msgspec.Struct, frozen=True, gc=False):
     """Commit that the origin refused the change for good."""
 
     sequence: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(msgspec.Struct, frozen=True, gc=False):
     """Commit that a quarantined change is tried again."""
 
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class BarrierReached:
+class BarrierReached(msgspec.Struct, frozen=True, gc=False):
     """All that the barrier waited for is at the origin, or was given up."""
 
     barrier_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Remaining:
+class Remaining(msgspec.Struct, frozen=True, gc=False):
     """One key that keeps a barrier from being reached, and why."""
 
     name: ObjectName
@@ -363,8 +340,7 @@ class Remaining:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class BarrierBlocked:
+class BarrierBlocked(msgspec.Struct, frozen=True, gc=False):
     """What is left of the barrier will not get to the origin without help. The barrier is over.
 
     Attributes:
@@ -377,8 +353,7 @@ class BarrierBlocked:
     remaining: tuple[Remaining, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WakeAt:
+class WakeAt(msgspec.Struct, frozen=True, gc=False):
     """Send a Tick at this time, instead of the one asked for before."""
 
     time_s: float

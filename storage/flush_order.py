@@ -51,17 +51,17 @@ class LazyHeap(Generic[T]):
 
     def first_order(self) -> float | None:
         """Give the order of the first item; None where there is none."""
-        place = self._first()
+        place = self._first() if self._live else None
         return None if place is None else place[0]
 
     def first(self) -> T | None:
         """Give the first item and leave it in; None where there is none."""
-        place = self._first()
+        place = self._first() if self._live else None
         return None if place is None else place[2]
 
     def pop(self) -> T | None:
         """Take the first item; None where there is none."""
-        place = self._first()
+        place = self._first() if self._live else None
         if place is None:
             return None
         heapq.heappop(self._heap)
@@ -70,7 +70,7 @@ class LazyHeap(Generic[T]):
 
     def pop_due(self, now: float) -> T | None:
         """Take the first item if its order is not beyond `now`."""
-        place = self._first()
+        place = self._first() if self._live else None
         return self.pop() if place is not None and place[0] <= now else None
 
     def _first(self) -> tuple[float, int, T] | None:

@@ -10,9 +10,8 @@ and of the event loop's thread; look at `is_current` in the same step as the dec
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from enum import Enum, auto
-from functools import partial
 from typing import Self
 
 from storage.types import NULL_VERSION, ObjectName
@@ -104,11 +103,12 @@ class Generations:
             of_origin.overtake()
 
     def _bump_known(self, name: ObjectName) -> None:
-        of_bucket = self._keys.get(name.bucket, {})
-        for version_id in {"", NULL_VERSION, name.version_id}:
-            of_key = of_bucket.get((name.key, version_id))
-            if of_key is not None:
-                of_key.overtake()
+        of_bucket = self._keys.get(name.bucket)
+        if of_bucket:
+            for version_id in {"", NULL_VERSION, name.version_id}:
+                of_key = of_bucket.get((name.key, version_id))
+                if of_key is not None:
+                    of_key.overtake()
         of_listing = self._buckets.get(name.bucket)
         if of_listing is not None:
             of_listing.overtake()
@@ -127,11 +127,11 @@ class Generations:
 
     def writing(self, name: ObjectName) -> AbstractContextManager[None]:
         """Bump a key when the block begins and when it ends, however it ends."""
-        return _around(partial(self.bump, name))
+        return _Around(self.bump, name)
 
     def laying_over(self, name: ObjectName) -> AbstractContextManager[None]:
         """As `writing`, for a write that the overlay has when the block has ended, and that is not at the origin before that."""
-        return _around(partial(self._bump_known, name))
+        return _Around(self._bump_known, name)
 
     def _all(self) -> Iterator["_Watchers"]:
         yield from self._buckets.values()
@@ -213,10 +213,17 @@ class _Watchers:
         self._owner._drop(self)  # noqa: SLF001  the two classes are one structure
 
 
-@contextmanager
-def _around(step: Callable[[], None]) -> Iterator[None]:
-    step()
-    try:
-        yield
-    finally:
-        step()
+class _Around:
+    """Does one step with a name when the block begins and when it ends."""
+
+    __slots__ = ("_name", "_step")
+
+    def __init__(self, step: Callable[[ObjectName], None], name: ObjectName) -> None:
+        self._step = step
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._step(self._name)
+
+    def __exit__(self, *_: object) -> None:
+        self._step(self._name)

@@ -47,6 +47,8 @@ WAITS_FOR: Final = {
 }
 """Behind which kinds each kind waits: the table above."""
 
+_BITS: Final = {kind: (int(kind), int(waits_for)) for kind, waits_for in WAITS_FOR.items()}
+
 
 class Place:
     """A place in the queue of one key; an async context manager that is entered when the turn has come.
@@ -54,7 +56,17 @@ class Place:
     The place is taken when the context is entered, not when the object is made. Cancellation while waiting gives the place up.
     """
 
-    __slots__ = ("_is_running", "_queue", "_wakeup", "has_left", "kind", "lets_flush_pass", "name")
+    __slots__ = (
+        "_is_running",
+        "_queue",
+        "_wakeup",
+        "bit",
+        "has_left",
+        "kind",
+        "lets_flush_pass",
+        "name",
+        "waits_for",
+    )
 
     def __init__(self, queue: "KeyQueue", name: ObjectName, kind: Turn) -> None:
         self._queue = queue
@@ -62,6 +74,8 @@ class Place:
         self._wakeup: asyncio.Future[None] | None = None
         self.name = name
         self.kind = kind
+        # As plain numbers: a flag of the enum is made anew by each of its operators.
+        self.bit, self.waits_for = _BITS[kind]
         self.lets_flush_pass = False
         # Made by whoever waits for this place to be given up.
         self.has_left: asyncio.Event | None = None
@@ -181,11 +195,11 @@ class KeyQueue:
         if places and places[0].lets_flush_pass:
             self._grant_passing_flush(places)
             return
-        ahead = Turn(0)
+        ahead = 0
         for place in places:
-            if not place.is_running and not WAITS_FOR[place.kind] & ahead:
+            if not place.is_running and not place.waits_for & ahead:
                 place.run()
-            ahead |= place.kind
+            ahead |= place.bit
 
     async def writes_left(self, bucket: str, prefix: str) -> None:
         """Return when all have left who work on keys under a prefix now, or wait for them; flushes do not count.

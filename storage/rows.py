@@ -228,7 +228,8 @@ class Rows:
 
     def __init__(self, source: RowSource) -> None:
         self._source = source
-        self._pending: dict[Family, dict[bytes, bytes | None]] = {family: {} for family in Family}
+        # Families that the batch has nothing of are not in it: most batches write rows of two or three.
+        self._pending: dict[Family, dict[bytes, bytes | None]] = {}
         self.effects = Effects()
 
     def note_damage(self, why: str) -> None:
@@ -240,22 +241,22 @@ class Rows:
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         """Read a row as the batch sees it."""
-        pending = self._pending[family]
-        return pending[key] if key in pending else self._source.get(family, key)
+        pending = self._pending.get(family)
+        return pending[key] if pending and key in pending else self._source.get(family, key)
 
     def put(self, family: Family, key: bytes, value: bytes) -> None:
         """Write a row in the batch."""
-        self._pending[family][key] = value
+        self._pending.setdefault(family, {})[key] = value
 
     def delete(self, family: Family, key: bytes) -> None:
         """Remove a row in the batch; it may be absent."""
-        self._pending[family][key] = None
+        self._pending.setdefault(family, {})[key] = None
 
     def scan(
         self, family: Family, start: bytes, stop: bytes, limit: int = SCAN_ROWS_MAX
     ) -> list[tuple[bytes, bytes]]:
         """Read up to `limit` rows of a range, in key order, as the batch sees them."""
-        pending = {key: value for key, value in self._pending[family].items() if start <= key < stop}
+        pending = {key: value for key, value in self._pending.get(family, {}).items() if start <= key < stop}
         if not pending:
             return self._source.scan(family, start, stop, limit)
         # A row that the batch removes must not take the place of one behind it, so the limit is applied to what is

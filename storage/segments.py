@@ -279,7 +279,8 @@ class SegmentStore:
             raise DiskFailedError("the segments take no more bytes: the cache directory is being re-opened")
 
     def _open_tails_bytes(self) -> int:
-        return sum(max(0, self._limits.segment_bytes - segment.end) for segment in self._open.values())
+        segment_bytes = self._limits.segment_bytes
+        return sum([segment_bytes - one.end for one in self._open.values() if one.end < segment_bytes])
 
     def _place(
         self, stream: Stream, pieces: Iterable[Piece], new_ids: Iterable[int]
@@ -584,6 +585,20 @@ class SegmentStore:
         if len(data) != stop - start:
             raise SegmentGoneError(f"segment {location.segment_id:x} ends in {location}")
         return data
+
+    def read_if_cached(self, location: Location, start: int, stop: int) -> bytes | None:
+        """Give the bytes `[start, stop)` of a location, unchecked, where all are in memory; None where `read` is to say how they are.
+
+        Does not wait. Raises SegmentGoneError, DiskFailedError and OverloadedError as `reader`.
+        """
+        assert 0 <= start <= stop <= location.length, f"[{start}, {stop}) is not in {location}"
+        with self.pin((location.segment_id,)):
+            file = self.reader(location.segment_id)
+            try:
+                data = file.pread_if_cached(location.offset + start, stop - start)
+            except OSError:
+                return None
+        return data if data is not None and len(data) == stop - start else None
 
     # --- what was checked --------------------------------------------------------------------------------------------
 

@@ -15,8 +15,7 @@ import copy
 import hashlib
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Self, TypeVar
 
 import msgspec
@@ -120,8 +119,12 @@ class Answer:
         Raises:
             OriginUnavailableError: Code Incomplete or Timeout; what came before is a prefix of the body.
         """
-        while chunk := await self._read():
-            yield chunk
+        try:
+            while chunk := await self._exchange.read():
+                yield chunk
+        except OriginUnavailableError as error:
+            self._ticket.report(_feedback(error))
+            raise
 
     async def document(self) -> bytes:
         """Give the whole body, of a document, and close."""
@@ -144,13 +147,6 @@ class Answer:
             self._ticket.report(Feedback.THROTTLED)
         elif failed:
             self._ticket.report(Feedback.NEUTRAL)
-
-    async def _read(self) -> bytes:
-        try:
-            return await self._exchange.read()
-        except OriginUnavailableError as error:
-            self._ticket.report(_feedback(error))
-            raise
 
     def close(self) -> None:
         """Give back connection and slot, cutting what was not read; safe to call twice."""
@@ -340,16 +336,21 @@ class Caller:
 
     async def _admitted(self, call: Call, history: History) -> Ticket:
         """Get the keys to sign with and the limiter's leave to send."""
-        budget = Budget.FLUSH if call.priority in _FLUSHING else Budget.GENERAL
+        if history.until_s is None:
+            return await self._admit(call, history)
         try:
             async with asyncio.timeout_at(history.until_s):
-                history.credentials = await self._credentials.credentials()
-                ticket = self._limiter.admit(call.priority, call.bytes_hint, budget, bucket=call.bucket)
-                return await ticket.acquire()
+                return await self._admit(call, history)
         except TimeoutError as error:
             raise OriginUnavailableError(
                 "no turn to ask the origin in time", status=0, code="Timeout"
             ) from error
+
+    async def _admit(self, call: Call, history: History) -> Ticket:
+        budget = Budget.FLUSH if call.priority in _FLUSHING else Budget.GENERAL
+        history.credentials = await self._credentials.credentials()
+        ticket = self._limiter.admit(call.priority, call.bytes_hint, budget, bucket=call.bucket)
+        return await ticket.acquire()
 
     def _count(self, call: Call, status: str, started_s: float) -> None:
         duration_s = self._clock.monotonic_s() - started_s
@@ -440,20 +441,25 @@ class Caller:
         return False
 
 
-@contextmanager
-def answer_read(operation: str) -> Iterator[None]:
+class answer_read:  # noqa: N801  used as a context manager
     """Make whatever reading an answer trips over the answer's fault, so that none can end more than its own call.
 
     Raises:
         OriginUnavailableError: Code BadAnswer, in place of any error that is not of storage.
     """
-    try:
-        yield
-    except StorageError:
-        raise
-    except Exception as error:
-        log.exception("the origin's answer to %s cannot be read", operation)
-        raise bad_answer(f"{operation}: {error!r:.200}") from error
+
+    __slots__ = ("_operation",)
+
+    def __init__(self, operation: str) -> None:
+        self._operation = operation
+
+    def __enter__(self) -> None:
+        """Begin to read."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, StorageError):
+            log.error("the origin's answer to %s cannot be read", self._operation, exc_info=error)
+            raise bad_answer(f"{self._operation}: {error!r:.200}") from error
 
 
 async def completed(answer: Answer) -> bytes:

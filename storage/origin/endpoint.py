@@ -5,12 +5,16 @@ Pure. The path is percent-encoded once, here, and both signed and sent as it is:
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
 from storage.origin.signing import uri_encode
+
+_BUCKETS_MAX: Final = 1024
+"""The addresses of so many buckets are remembered."""
 
 REGIONS_MAX: Final = 10_000
 """So many buckets' regions are remembered; then the oldest is forgotten and learnt again."""
@@ -98,19 +102,30 @@ def address(
 
     An AWS host is exchanged for the one of `region`; any other serves all regions.
     """
-    parts = urlsplit(settings.endpoint_url)
+    scheme, host, path = _bucket_address(
+        settings.endpoint_url, bucket, region, is_virtual_hosted=settings.is_virtual_hosted
+    )
+    return Address(
+        scheme,
+        host,
+        f"{path}/{uri_encode(key, keep_slash=True)}" if key else path or "/",
+        encode_query(query) if query else "",
+    )
+
+
+@lru_cache(maxsize=_BUCKETS_MAX)
+def _bucket_address(
+    endpoint_url: str, bucket: str, region: str, *, is_virtual_hosted: bool
+) -> tuple[str, str, str]:
+    """Give scheme, host and path of a bucket."""
+    parts = urlsplit(endpoint_url)
     host = _host_of_region(parts.netloc.rpartition("@")[2], region)
     path = parts.path.rstrip("/")
-    if settings.is_virtual_hosted and _DNS_BUCKET.match(bucket):
+    if is_virtual_hosted and _DNS_BUCKET.match(bucket):
         host = f"{bucket}.{host}"
     elif bucket:
         path = f"{path}/{uri_encode(bucket)}"
-    return Address(
-        parts.scheme,
-        host,
-        f"{path}/{uri_encode(key, keep_slash=True)}" if key else path or "/",
-        encode_query(query),
-    )
+    return parts.scheme, host, path
 
 
 def is_aws(settings: OriginSettings) -> bool:

@@ -25,6 +25,8 @@ TERMINATOR: Final = "aws4_request"
 UNSIGNED_PAYLOAD: Final = "UNSIGNED-PAYLOAD"
 EMPTY_SHA256: Final = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
+_SHA256_BLOCK_BYTES: Final = 64
+
 _SIGNING_KEYS_MAX: Final = 256
 """A key serves one secret, day and region: far more than a gateway has, and 100 KiB at most."""
 
@@ -105,7 +107,24 @@ def signing_key(secret_key: str, date: str, region: str) -> bytes:
 
 def signature(key: bytes, text: str) -> str:
     """Sign a string to sign; 64 lower-case hex digits."""
-    return hmac.digest(key, _encode(text), "sha256").hex()
+    inner, outer = _hmac_states(key)
+    inner, outer = inner.copy(), outer.copy()
+    inner.update(_encode(text))
+    outer.update(inner.digest())
+    return outer.hexdigest()
+
+
+@lru_cache(maxsize=_SIGNING_KEYS_MAX)
+def _hmac_states(key: bytes) -> "tuple[hashlib._Hash, hashlib._Hash]":
+    """Begin the two hashes of HMAC-SHA256 with a key of at most 64 bytes (RFC 2104); never updated, but copied.
+
+    `hmac.digest` gives the interpreter's lock away for each text, however short, and may wait long to have it back.
+    """
+    block = key.ljust(_SHA256_BLOCK_BYTES, b"\0")
+    assert len(block) == _SHA256_BLOCK_BYTES, f"a key of {len(key)} bytes is not one of `signing_key`"
+    return hashlib.sha256(bytes(byte ^ 0x36 for byte in block)), hashlib.sha256(
+        bytes(byte ^ 0x5C for byte in block)
+    )
 
 
 def chunk_string_to_sign(amz_date: str, scope: str, previous_signature: str, chunk_sha256: str) -> str:

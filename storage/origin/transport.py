@@ -1,18 +1,20 @@
 """One attempt at the origin over aiohttp: send a signed request, stream the answer, translate what went wrong.
 
 The only module of storage that knows aiohttp, and the border where its errors end. It takes no decision: no retry, no
-signature, no reading of what an answer means. aiohttp's own hidden retry of idempotent requests is switched off by a
-middleware, since it would resend a write whose outcome is unknown without anybody hearing of it.
+signature, no reading of what an answer means. A request goes to aiohttp's connector and not by its session, which would add cookies,
+redirects and tracing, at a price, and a hidden retry of idempotent requests: that would resend a write whose
+outcome is unknown without anybody hearing of it.
 """
 
 import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from types import SimpleNamespace
+from contextvars import ContextVar
 from typing import Final
 
 import aiohttp
+from aiohttp import hdrs
 from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
@@ -30,6 +32,9 @@ KEEP_ALIVE_S: Final = 15.0
 """Shorter than S3's own 20 s or so, so that we seldom send into a connection that is being closed."""
 
 HEADER_BYTES_MAX: Final = 64 * KIB
+_NOT_ADDED: Final = (hdrs.USER_AGENT, hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE)
+"""What aiohttp would add to a request: it is not signed, and Content-Type would become the object's."""
+
 RAW_BODY_BYTES_MAX: Final = 512 * KIB
 """aiohttp writes a longer bytes object in one go and warns; such a body is sent in slices."""
 
@@ -81,8 +86,12 @@ class Exchange:
             OriginUnavailableError: Code Timeout or Incomplete; the connection is closed.
         """
         try:
-            async with asyncio.timeout(self._stall_s):
-                chunk = await self._response.content.read(CHUNK_BYTES_MAX)
+            # What has come already needs no deadline, which costs more than the read.
+            content = self._response.content
+            chunk = content.read_nowait(CHUNK_BYTES_MAX)
+            if not chunk and not content.at_eof():
+                async with asyncio.timeout(self._stall_s):
+                    chunk = await content.read(CHUNK_BYTES_MAX)
         except TimeoutError as error:
             self.close()
             raise OriginUnavailableError("the origin stopped sending", status=0, code="Timeout") from error
@@ -124,6 +133,7 @@ class Transport:
 
     def __init__(self, settings: OriginSettings) -> None:
         self._settings = settings
+        self._connecting = aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_s)
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
@@ -136,14 +146,6 @@ class Transport:
                 limit=self._settings.connections_max, keepalive_timeout=KEEP_ALIVE_S, ssl=trust
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._settings.connect_s),
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-            auto_decompress=False,
-            trace_configs=[_connection_trace()],
-            middlewares=(no_hidden_retry,),
-            read_bufsize=CHUNK_BYTES_MAX,
-            max_line_size=HEADER_BYTES_MAX,
-            max_field_size=HEADER_BYTES_MAX,
         )
 
     async def close(self) -> None:
@@ -198,23 +200,76 @@ class Transport:
                 elif body:
                     attempt.bytes_sent = len(body)
                     data = body if len(body) <= RAW_BODY_BYTES_MAX else _slices(body)
-                return await self._session.request(
-                    method, url, headers=headers, data=data, allow_redirects=False, trace_request_ctx=attempt
+                _attempt_now.set(attempt)
+                return await self._exchange(
+                    aiohttp.ClientRequest(
+                        method,
+                        url,
+                        headers=headers,
+                        skip_auto_headers=_NOT_ADDED,
+                        data=data,
+                        loop=asyncio.get_running_loop(),
+                        session=self._session,
+                    )
                 )
             finally:
                 attempt.is_answered = True  # the deadline ends here: a body still being sent moves it no more
 
+    async def _exchange(self, request: aiohttp.ClientRequest) -> aiohttp.ClientResponse:
+        """Send a request, once, and wait for the head of its answer."""
+        assert self._session is not None, "open comes first"
+        assert self._session.connector is not None, "a session is made with a connector"
+        connection = await self._session.connector.connect(request, [], self._connecting)
+        try:
+            assert connection.protocol is not None, "a connection that was just taken is open"
+            connection.protocol.set_response_params(
+                skip_payload=request.method == "HEAD",
+                read_until_eof=True,
+                auto_decompress=False,
+                read_bufsize=CHUNK_BYTES_MAX,
+                max_line_size=HEADER_BYTES_MAX,
+                max_field_size=HEADER_BYTES_MAX,
+            )
+            response = await request.send(connection)
+            try:
+                await response.start(connection)
+            except BaseException:
+                response.close()
+                raise
+        except BaseException:
+            connection.close()
+            raise
+        return response
+
+
+_attempt_now: Final[ContextVar[Attempt]] = ContextVar("attempt")
+"""What is tried now in this context, for the connector, which hears nothing else of it."""
+
 
 class _Connector(aiohttp.TCPConnector):
-    """Leaves a pooled connection on which something came that nobody had asked for.
+    """Notes in the attempt what became of it, and leaves a pooled connection on which something came that nobody had asked for.
 
-    It is no answer to the next request (RFC 9112 section 9.2): servers and proxies say 408 before they close an idle connection,
+    That is no answer to the next request (RFC 9112 section 9.2): servers and proxies say 408 before they close an idle connection,
     and what follows an answer that was longer than it said could pass for another object's.
     """
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  aiohttp's name
+    ) -> Connection:
+        """Give a connection; the request may have reached the origin from here on."""
+        attempt = _attempt_now.get()
+        attempt.is_reused = False
+        connection = await super().connect(req, traces, timeout)
+        attempt.is_sent = True
+        return connection
 
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
         while (connection := await super()._get(key, traces)) is not None:
             if connection.protocol is not None and not connection.protocol.should_close:
+                _attempt_now.get().is_reused = True
                 return connection
             connection.close()
         return None
@@ -227,7 +282,10 @@ class CutError(Exception):
 async def no_hidden_retry(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Be a middleware of aiohttp that raises CutError for a connection that broke, which aiohttp would try again unseen."""
+    """Be a middleware of aiohttp's session, for the control lane.
+
+    It raises CutError for a connection that broke, which aiohttp would try again unseen.
+    """
     try:
         return await handler(request)
     except aiohttp.ClientConnectorError:
@@ -282,23 +340,3 @@ def _translated(error: Exception) -> OriginError:
         # A session that was closed meanwhile, or a fault of aiohttp's own.
         log.error("the origin cannot be asked", exc_info=error)
     return OriginUnavailableError(f"no connection to the origin: {error}", status=0, code="Connection")
-
-
-def _connection_trace() -> aiohttp.TraceConfig:
-    """Note in the attempt whether its connection is new or has served before."""
-    trace = aiohttp.TraceConfig()
-
-    async def reused(
-        _session: aiohttp.ClientSession, context: SimpleNamespace, _: aiohttp.TraceConnectionReuseconnParams
-    ) -> None:
-        context.trace_request_ctx.is_reused = context.trace_request_ctx.is_sent = True
-
-    async def created(
-        _session: aiohttp.ClientSession, context: SimpleNamespace, _: aiohttp.TraceConnectionCreateEndParams
-    ) -> None:
-        context.trace_request_ctx.is_reused = False  # the one that was to be reused was left
-        context.trace_request_ctx.is_sent = True
-
-    trace.on_connection_reuseconn.append(reused)
-    trace.on_connection_create_end.append(created)
-    return trace

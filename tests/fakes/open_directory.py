@@ -58,7 +58,7 @@ from storage.state import State
 from storage.stats import Stats
 from storage.survivors import Survivors
 from storage.types import MIB, Checksum, Stream
-from storage.workers import Workers
+from storage.workers import StartingWorkers, Workers
 from tests.fakes.index import FakeIndex
 from tests.fakes.records import BUCKET, entry
 from tests.fakes.workers import InlineWorkers
@@ -126,7 +126,7 @@ class DirectoryWorkers:
     """Where blocking work runs."""
 
     commit: Workers = field(default_factory=InlineWorkers)
-    index: Workers = field(default_factory=InlineWorkers)
+    index: StartingWorkers = field(default_factory=InlineWorkers)
     pool: Workers = field(default_factory=InlineWorkers)
 
 

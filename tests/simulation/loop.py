@@ -152,5 +152,9 @@ class QueueWorkers:
             finally:
                 self._at_call()
 
+    def start(self, call: Callable[..., T], /, *args: Any, **kwargs: Any) -> "asyncio.Future[T]":
+        """Begin to run `call` when its time has come."""
+        return asyncio.get_running_loop().create_task(self.run(call, *args, **kwargs))
+
     def close(self) -> None:
         """Nothing runs."""

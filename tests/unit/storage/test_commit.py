@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 
+from storage import commit as commit_module
 from storage.commit import GROUP_MUTATIONS_MAX, WAITING_MAX, Receipt
 from storage.errors import (
     DiskFailedError,
@@ -203,6 +204,33 @@ async def test_commit_when_many_wait(directory: OpenDirectory, disk: FakeFilesys
         place = stored.extents[0].location
         data = disk.contents(f"journal/{place.segment_id:016x}.log")
         assert data[place.offset : place.offset + 4] == b"%04d" % n
+
+
+async def test_commit_when_it_may_wait(
+    directory: OpenDirectory, disk: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody waits for shares the syncs of what somebody does, and has its sequence before it."""
+    monkeypatch.setattr(commit_module, "COMPANY_WAIT_S", 3600.0)
+    begun, groups = len(disk.calls), directory.commit.groups_total
+
+    patient = start(directory.commit.commit(tombstone("patient"), may_wait=True))
+    await turns()
+    before = syncs(disk, begun)
+    receipt = await directory.commit.commit(tombstone("in a hurry"))
+
+    assert not before
+    assert (await patient).sequence == receipt.sequence - 1
+    assert directory.commit.groups_total == groups + 1
+
+
+async def test_commit_when_it_may_wait_and_nobody_comes(directory: OpenDirectory) -> None:
+    """It is committed by itself, and so is the next one."""
+    groups = directory.commit.groups_total
+
+    for key in ("a", "b"):
+        await directory.commit.commit(tombstone(key), may_wait=True)
+
+    assert directory.commit.groups_total == groups + 2
 
 
 async def test_commit_when_group_is_full(directory: OpenDirectory) -> None:
