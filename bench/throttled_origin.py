@@ -8,7 +8,9 @@ import argparse
 import asyncio
 import json
 import zlib
-from typing import Final
+from typing import Final, cast
+
+import uvloop
 
 from storage.origin.pacing import TokenBucket
 
@@ -59,8 +61,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep what answers are written to."""
-        assert isinstance(transport, asyncio.Transport), "a TCP connection"
-        self._transport = transport
+        # uvloop's transports are no instances of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Answer nobody any more."""
@@ -97,4 +99,4 @@ if __name__ == "__main__":
     parser.add_argument("--burst", type=float, default=20.0)
     parser.add_argument("--latency", type=float, default=0.01)
     parser.add_argument("--size", type=int, default=4096)
-    asyncio.run(serve(parser.parse_args()))
+    uvloop.run(serve(parser.parse_args()))

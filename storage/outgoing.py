@@ -74,7 +74,7 @@ class Outgoing:
         try:
             start, stop = _bounds(location, block)
             if stop - start <= READ_HERE_BYTES_MAX:
-                data = self._segments.read_if_cached(location, start, stop)
+                data = self._read_if_cached(location, start, stop)
                 if data is not None:
                     return self._checked(location, block, data)
             return await self._workers.run(self._read_checked, location, block)
@@ -82,6 +82,16 @@ class Outgoing:
             raise DirtyBytesLostError(str(error)) from error
         except DiskFailedError as error:
             raise ReadRefusedError(str(error)) from error
+
+    def _read_if_cached(self, location: Location, start: int, stop: int) -> bytes | None:
+        """Give bytes that are all in memory; None where `SegmentStore.read` is to say how they are. Does not wait."""
+        with self._segments.pin((location.segment_id,)):
+            file = self._segments.reader(location.segment_id)
+            try:
+                data = file.pread_if_cached(location.offset + start, stop - start)
+            except OSError:
+                return None
+        return data if data is not None and len(data) == stop - start else None
 
     def _read_checked(self, location: Location, block: int) -> bytes:
         return self._checked(location, block, self._segments.read(location, *_bounds(location, block)))

@@ -117,8 +117,7 @@ class ReaderParts:
     has_object_lock: Callable[[str], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
+class _Told(msgspec.Struct, frozen=True):
     """What the origin said of an object: its version, whether the row holds it, and the fill that the answer began."""
 
     record: ObjectRecord
@@ -525,7 +524,7 @@ class Reader:
         fill = await self._supply.start_fill_from(
             name, told.record, answer.byte_range, opened_already(answer, opening), answer.object.checksums
         )
-        return replace(told, fill=fill)
+        return msgspec.structs.replace(told, fill=fill)
 
     def _already_known(self, name: ObjectName, found: OriginObject) -> _Told | None:
         """Find the version that a reader of another stretch stored while this answer came."""

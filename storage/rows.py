@@ -119,6 +119,26 @@ class Effects:
     uploads_opened: int = 0
     uploads_closed: int = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the batch changed nothing of it: a version that was stored without bytes, a validation."""
+        return not (
+            self.segments
+            or self.placed
+            or self.dirty_added
+            or self.dirty_changed
+            or self.dirty_removed
+            or self.discarded
+            or self.facts
+            or self.abandoned_uploads
+            or self.origin_uploads_left
+            or self.uploads_created
+            or self.parts_added
+            or self.uploads_ended
+            or self.uploads_opened
+            or self.uploads_closed
+        )
+
 
 T = TypeVar("T")
 

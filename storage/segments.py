@@ -586,20 +586,6 @@ class SegmentStore:
             raise SegmentGoneError(f"segment {location.segment_id:x} ends in {location}")
         return data
 
-    def read_if_cached(self, location: Location, start: int, stop: int) -> bytes | None:
-        """Give the bytes `[start, stop)` of a location, unchecked, where all are in memory; None where `read` is to say how they are.
-
-        Does not wait. Raises SegmentGoneError, DiskFailedError and OverloadedError as `reader`.
-        """
-        assert 0 <= start <= stop <= location.length, f"[{start}, {stop}) is not in {location}"
-        with self.pin((location.segment_id,)):
-            file = self.reader(location.segment_id)
-            try:
-                data = file.pread_if_cached(location.offset + start, stop - start)
-            except OSError:
-                return None
-        return data if data is not None and len(data) == stop - start else None
-
     # --- what was checked --------------------------------------------------------------------------------------------
 
     def is_verified(self, location: Location, block: int) -> bool:

@@ -50,7 +50,9 @@ class State:
         self._count_dirty(dirty, 1)
 
     def absorb(self, effects: Effects) -> None:
-        """Take over what a batch changed, then tell the listeners."""
+        """Take over what a batch changed, then tell the listeners, where it is anything to them."""
+        if effects.is_empty:
+            return
         for row in effects.segments.values():
             self._see_segment(row)
         for facts in effects.facts:

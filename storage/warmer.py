@@ -319,16 +319,16 @@ class Warmer:
             job.end(WarmPhase.FAILED, str(error))
 
     async def _work(self, job: _Job) -> None:
-        """Bring all items; those that were there before a list stopped coming, too."""
+        """Bring all items; where a list or its readers stop coming, those that were begun."""
         queue: asyncio.Queue[_Item | None] = asyncio.Queue(1 if job.window else job.request.concurrency)
-        end: WarmConflictError | None = None
+        end: WarmConflictError | _IdleError | None = None
         async with asyncio.TaskGroup() as tasks:
             for number in range(job.request.concurrency):
                 tasks.create_task(self._bring_all(job, queue), name=f"warm-{job.job_id}-{number}")
             try:
                 async for item in self._items(job, tasks):
                     await queue.put(item)
-            except WarmConflictError as error:
+            except (WarmConflictError, _IdleError) as error:
                 end = error
             for _ in range(job.request.concurrency):
                 await queue.put(None)

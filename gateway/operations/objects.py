@@ -5,8 +5,9 @@ gives a whole error answer, and a version that was overwritten meanwhile is open
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from gateway.context import HeaderPairs, OperationContext, S3Response, empty_response
 from gateway.operations.arguments import (
@@ -37,8 +38,7 @@ OPENED_MAX: Final = 3
 """So often a GET is begun when the object changes before its first byte; writers win for longer than that rarely."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Wish:
+class _Wish(msgspec.Struct, frozen=True):
     """What a GET or HEAD asks for."""
 
     name: ObjectName
@@ -59,8 +59,7 @@ class _Wish:
         return not self.conditions.is_empty or self.if_range is not None or self.part_number is not None
 
 
-@dataclass(frozen=True, slots=True)
-class _Selection:
+class _Selection(msgspec.Struct, frozen=True):
     """The bytes of a version that are answered. `is_partial`: with 206 and Content-Range."""
 
     span: ByteRange

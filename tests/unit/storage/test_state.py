@@ -1,5 +1,9 @@
 """The loop's mirror of the index: sums that follow the rows, facts, and listeners that hear of each batch."""
 
+from dataclasses import fields
+
+import pytest
+
 from storage.records import FORMAT, BucketFacts, DirtyEntry, SegmentRow
 from storage.rows import Effects
 from storage.state import State
@@ -96,3 +100,26 @@ def test_absorb_when_somebody_listens() -> None:
     state.absorb(Effects(segments={1: row(1, 10, 0)}))
 
     assert heard == [("first", 10), ("second", 10)]
+
+
+def test_absorb_when_a_batch_changed_nothing_of_it() -> None:
+    """Nobody is told."""
+    state, told = State(), list[Effects]()
+    state.listeners.append(told.append)
+
+    state.absorb(Effects())
+    state.absorb(Effects(uploads_closed=1))
+
+    assert told == [Effects(uploads_closed=1)]
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Effects)])
+def test_effects_are_not_empty_when_any_of_them_is_there(name: str) -> None:
+    """None is forgotten: whatever a batch changed is told."""
+    some = {dict: {1: row(1, 1, 0)}, list: [None], int: 1}
+    effects = Effects()
+
+    setattr(effects, name, some[type(getattr(effects, name))])
+
+    assert Effects().is_empty
+    assert not effects.is_empty
