@@ -344,6 +344,7 @@ def _part(given: argparse.Namespace, origin: Origin, part: str, cache_dir: Path)
     settings = {
         "FOREBAY_CACHE_SIZE": str(int(RATIOS.get(part, given.ratio) * _dataset_bytes(given))),
         "FOREBAY_WRITE": "through" if part == "read" else "back",
+        "FOREBAY_ORIGIN_TIMEOUT_S": str(given.origin_timeout),
     }
     policies = cache_dir.with_suffix(".toml")
     policies.write_text(POLICIES)
@@ -492,6 +493,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--ahead", type=int, default=256, help="of the order that is handed over")
     parser.add_argument("--ahead-concurrency", type=int, default=16)
     parser.add_argument("--outage", type=float, default=60.0, help="seconds")
+    parser.add_argument(
+        "--origin-timeout",
+        type=float,
+        default=60.0,
+        help="seconds that the origin may be silent, and in which what it cut may yet land",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--directory", default=None, help="where cache directories are made")
     parser.add_argument("--report", default=None, help="a file for all figures, as JSON")

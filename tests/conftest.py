@@ -1,4 +1,4 @@
-"""What every test has: bodies compared so that it fails at once, examples without a deadline, and a second chance or none."""
+"""What every test has: bodies compared so that it fails at once, examples without a deadline, a second chance or none, and its turn."""
 
 from pathlib import Path
 from typing import Final
@@ -32,7 +32,8 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let only those tests go again whose outcome hangs on the machine's speed."""
+    """Let those tests begin that may take minutes, and only those go again whose outcome hangs on the machine's speed."""
+    items.sort(key=_patience_s, reverse=True)
     if not config.getoption("reruns"):
         return
     tests = Path(__file__).parent
@@ -40,3 +41,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         room = item.path.relative_to(tests).parts[0]
         if room not in GOES_AGAIN and item.get_closest_marker("timing") is None:
             item.add_marker(pytest.mark.flaky(reruns=0))
+
+
+def _patience_s(item: pytest.Item) -> float:
+    """Give the time-out that a test has of its own. What comes last should be short: the other worker has nothing to do by then."""
+    own = item.get_closest_marker("timeout")
+    return float(own.args[0]) if own is not None and own.args else 0.0

@@ -38,9 +38,11 @@ def early_acknowledgement() -> None:
     """Acknowledge a change before it is appended to the journal."""
     commit = Commit.commit
 
-    async def acknowledge_first(door: Commit, mutation: Mutation, *, body: bytes = b"") -> Receipt:
+    async def acknowledge_first(
+        door: Commit, mutation: Mutation, *, body: bytes = b"", may_wait: bool = False
+    ) -> Receipt:
         if not isinstance(mutation, Put | Tombstone | UploadCompleted):
-            return await commit(door, mutation, body=body)
+            return await commit(door, mutation, body=body, may_wait=may_wait)
         _do_later(commit(door, mutation, body=body))
         return Receipt(0)
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -62,15 +63,19 @@ def make_tree(directory: Path, count: int) -> Path:
 
 def _files(root: Path) -> Iterator[Path]:
     """Yield the files that do not change while a test runs, in an order that mixes sizes and folders."""
-    found = [
-        path
-        for path in root.rglob("*")
-        if path.is_file()
-        and not path.is_symlink()
-        and "__pycache__" not in path.parts
-        and path.stat().st_size <= 64 * MIB
-    ]
-    return iter(sorted(found, key=lambda path: hashlib.md5(str(path).encode()).digest()))
+    for path in map(Path, _names(root)):
+        if path.is_file() and not path.is_symlink() and path.stat().st_size <= 64 * MIB:
+            yield path
+
+
+@cache
+def _names(root: Path) -> list[str]:
+    """Walk the tens of thousands of files once; looking at each of them would take seconds."""
+    found: list[str] = []
+    for directory, folders, names in os.walk(root):
+        folders[:] = [folder for folder in folders if folder != "__pycache__"]
+        found += [f"{directory}/{name}" for name in names]
+    return sorted(found, key=lambda name: hashlib.md5(name.encode()).digest())
 
 
 def differences(one: Path, other: Path) -> str:

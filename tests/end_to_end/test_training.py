@@ -14,7 +14,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SHORT = (
     "--loader=plain --workers=2 --samples=128 --size=64KiB --slots=8 --checkpoint=64KiB --checkpoint-every=4 --ratio=2 "
-    "--latency=0.001 --rate=0 --compute=0.005 --outage=0.5 --parts=outage"
+    "--latency=0.001 --rate=0 --compute=0.005 --outage=0.5 --origin-timeout=2 "
+    "--parts=outage"
 )
 SAMPLES, SLOTS, CHECKPOINTS = 128, 8, 2
 

@@ -27,8 +27,8 @@ import errno
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -73,6 +73,9 @@ CHANGING: Final = frozenset(
 )
 """The calls after which the disk, or what a power cut leaves of it, may be another."""
 
+HANDED_OUT: Final = frozenset({Operation.PWRITE, Operation.FDATASYNC, Operation.SYNC_DIRECTORY})
+"""The calls that do something although they fail."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -101,6 +104,31 @@ class _Fault:
 
     def error(self, path: str) -> OSError:
         return OSError(self.error_number, os.strerror(self.error_number), path)
+
+
+class _Running:
+    """A call that runs, under the lock: a class, since crash tests make hundreds of thousands of calls."""
+
+    __slots__ = ("_call", "_filesystem")
+
+    def __init__(self, filesystem: "FakeFilesystem", call: Call) -> None:
+        self._filesystem = filesystem
+        self._call = call
+
+    def __enter__(self) -> _Fault | None:
+        self._filesystem._lock.acquire()
+        try:
+            return self._filesystem.begin(self._call)
+        except BaseException:
+            self._filesystem._lock.release()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._filesystem.end()
+        finally:
+            self._filesystem._lock.release()
 
 
 class FakeFile:
@@ -338,28 +366,30 @@ class FakeFilesystem:
 
     # --- for FakeFile ---
 
-    @contextmanager
     def call(
         self, operation: Operation, path: str, offset: int = 0, length: int = 0
-    ) -> Iterator[_Fault | None]:
+    ) -> AbstractContextManager[_Fault | None]:
         """Record a call and keep the lock while it runs; raise its fault, or hand it out where the call has to do with it."""
-        with self._lock:
-            if self._is_halted():
-                raise Halted
-            call = Call(operation, path, offset, length)
-            self.calls.append(call)
-            self._changing_calls += operation in CHANGING
-            fault = next((fault for fault in self._faults if fault.strikes(call)), None)
-            self.failures_total += fault is not None
-            if fault and operation not in {
-                Operation.PWRITE,
-                Operation.FDATASYNC,
-                Operation.SYNC_DIRECTORY,
-            }:
-                raise fault.error(path)
-            yield fault
-            if self._is_halted():
-                raise Halted
+        return _Running(self, Call(operation, path, offset, length))
+
+    def begin(self, call: Call) -> _Fault | None:
+        """Record a call that begins; see `call`."""
+        if self._is_halted():
+            raise Halted
+        self.calls.append(call)
+        self._changing_calls += call.operation in CHANGING
+        fault = next((fault for fault in self._faults if fault.strikes(call)), None) if self._faults else None
+        if fault is None:
+            return None
+        self.failures_total += 1
+        if call.operation not in HANDED_OUT:
+            raise fault.error(call.path)
+        return fault
+
+    def end(self) -> None:
+        """Let a call that has succeeded be the last, where it is to be."""
+        if self._is_halted():
+            raise Halted
 
     def room_bytes(self, inode: Inode, offset: int, length: int) -> int:
         """Say how many of `length` bytes at `offset` the disk has room for."""

@@ -8,7 +8,7 @@ two stages at once, for use inside of a worker's call). `dirty_state` gives all 
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -95,14 +95,18 @@ class ObservedFilesystem(FakeFilesystem):
         super().__init__(disk_bytes_max=disk_bytes_max, seed=seed)
         self.after_change: Callable[[], None] | None = None
 
-    @contextmanager
     def call(
         self, operation: Operation, path: str, offset: int = 0, length: int = 0
-    ) -> Iterator[_Fault | None]:
+    ) -> AbstractContextManager[_Fault | None]:
         """Record a call, then call back."""
-        with super().call(operation, path, offset, length) as fault:
+        call = super().call(operation, path, offset, length)
+        return self._observed(call) if operation in CHANGING else call
+
+    @contextmanager
+    def _observed(self, call: AbstractContextManager[_Fault | None]) -> Iterator[_Fault | None]:
+        with call as fault:
             yield fault
-        if operation in CHANGING and self.after_change is not None:
+        if self.after_change is not None:
             self.after_change()
 
 

@@ -51,6 +51,7 @@ def disjoint_extents(draw: st.DrawFn) -> tuple[Extent, ...]:
     return tuple(extent(a, b) for (a, b), keep in zip(spans, kept, strict=True) if keep)
 
 
+@pytest.mark.slow
 @given(extents=disjoint_extents(), cut=st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)))
 @example(extents=(), cut=(0, SIZE))
 @example(extents=(extent(3, 5), extent(6, 7)), cut=(4, 9))

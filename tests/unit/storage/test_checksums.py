@@ -118,6 +118,7 @@ def test_verified_blocks_when_segment_is_forgotten() -> None:
 BLOCKS = st.lists(st.tuples(st.integers(1, 2), st.sampled_from([5, 700_000, BLOCK_BYTES])), max_size=12)
 
 
+@pytest.mark.slow
 @given(blocks=BLOCKS, added=st.sets(st.integers(0, 11)))
 def test_verified_blocks_when_compared_with_a_set(blocks: list[tuple[int, int]], added: set[int]) -> None:
     """Of blocks appended one after the other, those are known that were added, and no other."""

@@ -47,6 +47,7 @@ def replayed(objects: Sequence[ExtentUse], epochs: int, capacity: int, seed: int
     return replay
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.3, 0.6])
 def test_shuffled_epochs_hit_what_is_possible(share: float) -> None:
     """With every item read once an epoch the hit ratio comes to C/N but for the segments kept free; LRU gets a fraction."""
@@ -59,6 +60,7 @@ def test_shuffled_epochs_hit_what_is_possible(share: float) -> None:
     assert outcome.admitted_bytes < 2 * capacity
 
 
+@pytest.mark.slow
 def test_popular_objects_stay_among_a_scan() -> None:
     """What is read again and again stays, though ten times as much is read once beside it."""
     rng = random.Random(3)
@@ -245,6 +247,7 @@ def test_lessons_are_taken_in_steps_however_short_the_reads() -> None:
     assert policy._groups.by_number[1].monitor.index
 
 
+@pytest.mark.slow
 def test_hit_bound_is_the_share_of_what_is_read_that_fits() -> None:
     """Of 4000 items read, a cache of 1000 can hold a quarter."""
     replay = replayed(uses(4000), 3, 1000 * SIZE, seed=1)

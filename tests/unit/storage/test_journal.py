@@ -1085,6 +1085,7 @@ def test_scan_when_every_call_fails_in_turn(
     assert kinds == {DiskFullError if number == errno.ENOSPC else DiskFailedError, UnknownOutcomeError}
 
 
+@pytest.mark.slow
 def test_scan_when_the_disk_is_full() -> None:
     """However little room there is, what was acknowledged is there and the writer stays usable."""
     for disk_bytes_max in range(0, 12_000, 97):

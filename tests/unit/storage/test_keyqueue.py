@@ -321,3 +321,4 @@ class QueueModel(RuleBasedStateMachine):
 
 QueueModel.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestQueueModel = QueueModel.TestCase
+TestQueueModel = pytest.mark.slow(TestQueueModel)

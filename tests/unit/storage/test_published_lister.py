@@ -140,6 +140,7 @@ def test_pages_together_are_what_clients_see_when_targets_are_crossed(
     assert all(page.key_count <= max_keys for page in pages)
 
 
+@pytest.mark.slow
 @given(keys=KEYS, max_keys=st.integers(1, 3), turns=st.lists(st.integers(0, 8), max_size=4))
 def test_a_listing_keeps_its_generation_when_the_target_is_switched(
     keys: set[str], max_keys: int, turns: list[int]

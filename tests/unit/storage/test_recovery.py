@@ -891,6 +891,7 @@ async def test_segments_when_no_row_names_them(disk: FakeFilesystem) -> None:
                 assert directory.segments.verify_block(extent.location, 0)
 
 
+@pytest.mark.slow
 async def test_segments_when_counts_are_loaded(disk: FakeFilesystem) -> None:
     """The rows of segments come back as they were, so that what is dirty is not given up."""
     index = await killed(disk)

@@ -1,6 +1,7 @@
 """Pages of the flush queue: how many rows one step of the event loop looks at."""
 
 from collections.abc import Callable
+from functools import cache
 
 import msgspec
 import pytest
@@ -66,6 +67,12 @@ class Queue(FakeIndex):
             after = page.next_after
 
 
+@cache
+def queue_of(refused: int) -> Queue:
+    """Give a queue of ROWS changes, one for all tests: nothing here changes it, and to plan so many takes half a second."""
+    return Queue(ROWS, refused)
+
+
 @pytest.mark.parametrize(
     ("scope", "wanted"),
     [
@@ -76,7 +83,7 @@ class Queue(FakeIndex):
 )
 def test_a_page_of_pending_looks_at_few_rows_when_none_is_in_scope(scope: Scope, wanted: list[int]) -> None:
     """Two thousand rows a step, whatever is asked for; all pages together have each change once, in order."""
-    queue = Queue(ROWS, 0)
+    queue = queue_of(0)
 
     found, most = queue.pages(lambda after: pending_page(queue, queue.planner, scope, 1000, after))
 
@@ -89,7 +96,7 @@ def test_a_page_of_pending_looks_at_few_rows_when_none_is_in_scope(scope: Scope,
 @pytest.mark.parametrize("prefix", ["", "k04999", "none"])
 def test_a_page_of_the_quarantine_looks_at_few_rows_when_all_is_pending(refused: int, prefix: str) -> None:
     """Few refused changes are read by themselves, many by pages of the queue: two thousand rows a step."""
-    queue = Queue(ROWS, refused)
+    queue = queue_of(refused)
     scope = Scope(BUCKET, prefix)
 
     found, most = queue.pages(
@@ -105,7 +112,7 @@ def test_a_page_of_the_quarantine_looks_at_few_rows_when_all_is_pending(refused:
 @pytest.mark.slow
 def test_a_status_reads_as_many_refused_changes_as_it_shows() -> None:
     """The oldest of them, and no others."""
-    queue = Queue(ROWS, 4000)
+    queue = queue_of(4000)
     queue.read = 0
 
     lines = quarantined_lines(queue.rows, queue.planner, 10)

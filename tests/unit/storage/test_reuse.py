@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given, strategies as st
 
 from storage.ghost import Ghost
@@ -59,6 +60,7 @@ def test_index_falls_with_age_when_reads_cluster() -> None:
     assert index[bin_of(20)] > 5 * index[bin_of(500)] > 5 * index[bin_of(20_000)]
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 0.999), min_size=BINS, max_size=BINS))
 def test_gittins_is_the_best_ratio_of_all_stopping_times(hazards: list[float]) -> None:
     """The hull gives what trying every stopping time gives."""

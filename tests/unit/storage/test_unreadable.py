@@ -52,6 +52,7 @@ def test_a_start_knows_the_changes_that_were_quarantined_for_it() -> None:
     assert table.lines(10) == ((f"s3://{BUCKET}/key", "segment 2 is gone"),)
 
 
+@pytest.mark.slow
 def test_the_table_stays_bounded_when_a_whole_disk_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     """That there are more objects than it remembers is told once, however often they are read."""
     stats = Stats()

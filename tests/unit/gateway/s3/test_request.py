@@ -248,6 +248,7 @@ def test_query_undoes_one_encoding(pairs: list[tuple[str, str]]) -> None:
     assert list(parse_query(raw).pairs) == pairs
 
 
+@pytest.mark.slow
 @given(
     target=WIRE
     | WIRE.map(lambda text: f"/{text}")

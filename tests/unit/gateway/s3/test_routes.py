@@ -225,6 +225,7 @@ def test_subresources_never_fall_through(method: str, path: str, names: set[str]
         assert chosen in [set(row.subresources) for row in ROUTES if row.operation == outcome]
 
 
+@pytest.mark.slow
 @given(
     method=st.sampled_from(["GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS"]),
     query=st.lists(

@@ -71,6 +71,7 @@ def test_gate_lets_a_flush_through_when_one_slot_is_left() -> None:
     assert granted(gate, 0.0) == [flush]
 
 
+@pytest.mark.slow
 def test_gate_starves_no_class_when_all_wait() -> None:
     """Under lasting load each class gets its share: 64:16:8:4:2:1."""
     gate = Gate(LimiterSettings(concurrency_start=1, concurrency_max=1), 0.0)
