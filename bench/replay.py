@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from storage.errors import DiskFullError
-from storage.eviction import EvictionPolicy, ExtentUse, Kept, Victim
+from storage.eviction import SEGMENT_STOP, EvictionPolicy, ExtentUse, Kept, Victim
 from storage.segments import SegmentLimits, SegmentStore
 from storage.types import Stream
 
@@ -34,6 +34,31 @@ class NoBytes:
 
     def unlink(self, path: str) -> None:
         """Do nothing."""
+
+
+class PinsNothing:
+    """What a policy says that knows no pins, and that learns nothing of what is replaced."""
+
+    def freed(self, segment_id: int, offset: int, length: int) -> None:
+        """Leave it."""
+
+    def forgotten(self, version_id: int, size: int) -> None:
+        """Leave it."""
+
+    def looked_up(
+        self, segment_id: int, start: int, stop: int, uses: Sequence[tuple[ExtentUse, int]]
+    ) -> None:
+        """Leave it."""
+
+    def may_pin(self, size: int) -> bool:
+        """Pin none."""
+        del size
+        return False
+
+    def pinned_in(self, segment_id: int, start: int = 0, stop: int = SEGMENT_STOP) -> int:
+        """Count none."""
+        del segment_id, start, stop
+        return 0
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ are written again as long as they are read.
 from collections import OrderedDict
 from collections.abc import Callable
 
+from bench.replay import PinsNothing
 from storage.eviction import ExtentUse, Kept, Victim
 from storage.types import Stream
 
@@ -15,7 +16,7 @@ SMALL_SHARE = 10
 READS_MAX = 3
 
 
-class SegmentS3Fifo:
+class SegmentS3Fifo(PinsNothing):
     """`storage.eviction.EvictionPolicy`."""
 
     def __init__(self, *, capacity_bytes: int, segment_bytes: int) -> None:

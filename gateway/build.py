@@ -247,6 +247,7 @@ def _engine_settings(settings: Settings) -> EngineSettings:
         origin=settings.origin,
         cache_bytes=settings.cache_size,
         dirty_bytes_limit=settings.dirty_bytes_limit,
+        pinned_bytes_limit=settings.pinned_bytes_limit,
         dirty_wait_s=settings.dirty_wait_s,
         upload_ttl_s=settings.upload_ttl,
         scrub_bytes_per_s=settings.scrub_bytes_per_s,

@@ -49,6 +49,8 @@ def _version_lines(report: ObjectReport) -> list[str]:
         _line("version", f"{', '.join(ids)}, {readable_time(report.last_modified_s)}"),
         _line("cached", _cached(report)),
     ]
+    if report.pinned_bytes or report.why_not_pinned:
+        lines.append(_line("pinned", _pinned(report)))
     return [*lines, *_freshness_lines(report)]
 
 
@@ -77,6 +79,11 @@ def _cached(report: ObjectReport) -> str:
     shown = ", ".join(f"{start}-{stop - 1}" for start, stop in report.ranges[:RANGES_SHOWN_MAX])
     more = report.range_count - min(RANGES_SHOWN_MAX, len(report.ranges))
     return f"{share}: bytes {shown}{f' and {more} more ranges' if more > 0 else ''}{fetched}"
+
+
+def _pinned(report: ObjectReport) -> str:
+    why = f": {report.why_not_pinned}" if report.why_not_pinned else ""
+    return f"{readable(report.pinned_bytes)} of what is cached{why}"
 
 
 def _line(name: str, text: str) -> str:

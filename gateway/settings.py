@@ -128,6 +128,7 @@ class Settings:
     cache_size: int
     dirty_bytes_max: Share
     dirty_wait_s: float
+    pinned_bytes_max: Share
     flush_concurrency: int
     flush_requests_per_s: float
     flush_bytes_per_s: int
@@ -174,6 +175,11 @@ class Settings:
     def dirty_bytes_limit(self) -> int:
         """The dirty mark in bytes."""
         return self.dirty_bytes_max.of(self.cache_size)
+
+    @property
+    def pinned_bytes_limit(self) -> int:
+        """How much may be pinned, in bytes."""
+        return self.pinned_bytes_max.of(self.cache_size)
 
     @property
     def default_policy(self) -> Policy:
@@ -491,6 +497,8 @@ def _check_pairs(settings: Settings) -> None:
         raise SettingsError("origin_session_token: set without origin_access_key; allowed: with it only")
     if settings.dirty_bytes_limit > settings.cache_size:
         raise SettingsError("dirty_bytes_max: more than cache_size; allowed: up to 100%")
+    if settings.pinned_bytes_limit > settings.cache_size:
+        raise SettingsError("pinned_bytes_max: more than cache_size; allowed: up to 100%")
 
 
 def _check_keys(keys: tuple[ClientKey, ...]) -> None:

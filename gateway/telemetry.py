@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 
 from storage.clock import Clock
 from storage.origin.counters import SECONDS_BOUNDS
-from storage.stats import CallSeconds, Histogram, LimiterFigures, Stats
+from storage.stats import CallSeconds, Histogram, LimiterFigures, PinFigures, Stats
 from storage.types import Priority
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -167,6 +167,16 @@ def _of_limiter(read: Callable[[LimiterFigures], float | int | None]) -> Callabl
     return reading
 
 
+def _of_pins(read: Callable[[PinFigures], int]) -> Callable[[Scrape], Reading]:
+    """Read one number of the pins, 0 where there is no policy."""
+
+    def reading(scrape: Scrape) -> Reading:
+        eviction = scrape.stats.eviction
+        return _one(0 if eviction is None else read(eviction.pins))
+
+    return reading
+
+
 def _class(priority: Priority) -> str:
     return priority.name.lower()
 
@@ -226,7 +236,8 @@ METRICS: Final = (
     MetricRow("forebay_cache_capacity_bytes", _G, (),
               "The cache's size limit.", lambda s: _one(s.stats.cache_capacity_bytes)),
     MetricRow("forebay_evicted_bytes_total", _C, ("reason",),
-              "Clean bytes dropped from the cache.", lambda s: _by_name(s.stats.evicted_bytes)),
+              "Clean bytes dropped from the cache: for space, released after their flush, pinned as nothing else was left.",
+              lambda s: _by_name(s.stats.evicted_bytes)),
     MetricRow("forebay_rewritten_bytes_total", _C, (),
               "Clean bytes appended elsewhere when their segment went, as they were worth keeping.",
               lambda s: _one(s.stats.rewritten_bytes)),
@@ -242,6 +253,13 @@ METRICS: Final = (
     MetricRow("forebay_cache_price", _G, (),
               "What a byte of cache is worth: the reads of it that are expected while 1/4096 of the cache's size is read.",
               lambda s: _one(0.0 if s.stats.eviction is None else s.stats.eviction.price)),
+    MetricRow("forebay_cache_pinned_bytes", _G, (),
+              "Bytes in the cache that policies pin.", _of_pins(lambda pins: pins.held_bytes)),
+    MetricRow("forebay_cache_pinned_limit_bytes", _G, (),
+              "How many bytes may be pinned.", _of_pins(lambda pins: pins.limit_bytes)),
+    MetricRow("forebay_cache_pins_refused_bytes_total", _C, (),
+              "Bytes that policies pin and that came when pins held their limit: kept as of priority high.",
+              _of_pins(lambda pins: pins.refused_bytes)),
     MetricRow("forebay_origin_requests_total", _C, ("operation", "status"),
               "Calls of the origin by HTTP status, or by what failed where no answer came.", _origin_requests),
     MetricRow("forebay_origin_request_seconds", _H, ("operation",),

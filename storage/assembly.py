@@ -31,7 +31,7 @@ from storage.flush_attempts import Attempts, AttemptsParts
 from storage.flush_events import FlushSettings
 from storage.flusher import Flusher, FlusherParts
 from storage.generations import Generations
-from storage.gittins_policy import GittinsPolicy
+from storage.gittins_policy import PINNED_SHARE_MAX, GittinsPolicy
 from storage.guarded import GuardedSends
 from storage.hidden_writes import HiddenWrites
 from storage.intake import HeldBodies, Inlet
@@ -46,6 +46,7 @@ from storage.origin.facts import FactsSource
 from storage.origin_uploads import OriginUploads, OriginUploadsParts
 from storage.outgoing import Outgoing
 from storage.passing import Passing, PassingParts
+from storage.pin_survey import PinSurvey
 from storage.pointers import Pointers
 from storage.policy import PolicyTable
 from storage.published_lister import PublishedLister
@@ -79,6 +80,9 @@ T = TypeVar("T")
 ROOM_SEGMENTS: Final = 4
 """So many segments are kept free, so that every stream can open one while reclaim goes on."""
 
+OPEN_SEGMENTS: Final = 4
+"""What is pinned leaves so many segments more to all that is open, or full and not pinned."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
@@ -88,6 +92,7 @@ class EngineSettings:
         origin: The origin's endpoint; the cache directory belongs to it.
         cache_bytes: All segments together.
         dirty_bytes_limit: Above it new writes wait `dirty_wait_s`, then go through.
+        pinned_bytes_limit: No more is pinned; `pinned_bytes_max` says what of that the cache can hold.
         upload_ttl_s: An open upload that is older is aborted.
         scrub_bytes_per_s: The pace of the background scrub; 0 is none.
     """
@@ -95,6 +100,7 @@ class EngineSettings:
     origin: str
     cache_bytes: int
     dirty_bytes_limit: int
+    pinned_bytes_limit: int = 0
     dirty_wait_s: float = 10.0
     upload_ttl_s: float = 7 * 24 * 3600.0
     scrub_bytes_per_s: int = 0
@@ -109,7 +115,11 @@ class EngineSettings:
 
     def new_policy(self) -> GittinsPolicy:
         """Make the eviction policy for a cache of this size, which knows nothing yet."""
-        return GittinsPolicy(capacity_bytes=self.cache_bytes, segment_bytes=self.segment_bytes)
+        return GittinsPolicy(
+            capacity_bytes=self.cache_bytes,
+            segment_bytes=self.segment_bytes,
+            pinned_bytes_max=pinned_bytes_max(self),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +181,7 @@ class Components:
     through: Through
     backlog: Backlog
     reclaim: Reclaim
+    pins: PinSurvey
     supply: Supply
     reader: Reader
     versions: Versions
@@ -307,6 +318,7 @@ def assemble(
         landings=landings,
         wall_s=parts.clock.wall_s,
     )
+    pins = PinSurvey(recovered.index, state, parts.eviction, parts.policies, parts.workers.pool, parts.clock)
     reclaim = Reclaim(
         ReclaimParts(
             segments=segments,
@@ -319,6 +331,7 @@ def assemble(
             room_bytes_min=room_bytes_min(parts.settings),
             policies=parts.policies,
             survivors=Survivors(recovered.index, segments, applier, parts.workers.pool),
+            pins=pins,
         )
     )
     supply = Supply(
@@ -423,6 +436,7 @@ def assemble(
         through=through,
         backlog=backlog,
         reclaim=reclaim,
+        pins=pins,
         supply=supply,
         reader=reader,
         versions=Versions(reader, facts, flusher),
@@ -557,3 +571,10 @@ def _planner(parts: EngineParts, recovered: Recovered) -> FlushPlanner:
 def room_bytes_min(settings: EngineSettings) -> int:
     """Say how much of the cache is kept free, so that streams find room while reclaim goes on."""
     return min(ROOM_SEGMENTS * settings.segment_bytes, settings.cache_bytes // 8)
+
+
+def pinned_bytes_max(settings: EngineSettings) -> int:
+    """Say how much may be pinned: no more than fits beside what is kept free, segments that are open, and dead bytes among pins."""
+    spare_bytes = room_bytes_min(settings) + OPEN_SEGMENTS * settings.segment_bytes
+    held_bytes = int(PINNED_SHARE_MAX * (settings.cache_bytes - spare_bytes))
+    return max(0, min(settings.pinned_bytes_limit, held_bytes))

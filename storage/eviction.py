@@ -3,19 +3,25 @@
 The rest of storage knows the small interface `EvictionPolicy`; a policy decides and touches nothing. Space comes back a whole
 segment at a time, so a policy names a segment, and those of its bytes that are worth being written again elsewhere.
 
-What must not go (dirty bytes, pinned segments, the open ones) is not the policy's to know: it asks `is_reclaimable` in the
+What must not go (dirty bytes, segments that are being read, the open ones) is not the policy's to know: it asks `is_reclaimable` in the
 step in which it chooses, so that no policy can lose an acknowledged byte by having kept stale books. All of it is soft state:
 lost with the process, learnt anew.
+
+What is pinned (`RetentionPriority.PINNED`) is clean or dirty like all else, and goes when nothing else is left to go: the victim
+says how much of it that costs, and the caller decides whether space is needed so badly.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from storage.policy import RetentionPriority
 from storage.types import ObjectName, Stream
+
+SEGMENT_STOP: Final = 1 << 32
+"""Above every offset of a segment."""
 
 
 class Intent(Enum):
@@ -49,10 +55,12 @@ class Victim(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         keep: What of it is to be kept, in order and without overlap; all else is dropped.
+        pinned_bytes: What of that is pinned. More than 0 only where no segment can go that would cost no pin.
     """
 
     segment_id: int
     keep: tuple[Kept, ...] = ()
+    pinned_bytes: int = 0
 
 
 class EvictionPolicy(Protocol):
@@ -96,6 +104,31 @@ class EvictionPolicy(Protocol):
 
     def removed(self, segment_id: int) -> None:
         """Forget a segment that is gone; unknown ones are ignored."""
+        ...
+
+    def freed(self, segment_id: int, offset: int, length: int) -> None:
+        """Take note that no row names these bytes any more; moved ones are told of so too, before `moved`."""
+        ...
+
+    def forgotten(self, version_id: int, size: int) -> None:
+        """Take note that a version of so many bytes is replaced or deleted: nobody will read it again."""
+        ...
+
+    def looked_up(
+        self, segment_id: int, start: int, stop: int, uses: Sequence[tuple[ExtentUse, int]]
+    ) -> None:
+        """Take note of all extents that rows name between two offsets of a segment, in their order, as policies see them now.
+
+        So what was cached before a start, or under other policies, is pinned, or pinned no more.
+        """
+        ...
+
+    def may_pin(self, size: int) -> bool:
+        """Whether so many bytes more would be pinned."""
+        ...
+
+    def pinned_in(self, segment_id: int, start: int = 0, stop: int = SEGMENT_STOP) -> int:
+        """Count the pinned bytes of a segment, of those extents that have bytes between two offsets."""
         ...
 
     def choose(self, is_reclaimable: Callable[[int], bool]) -> Victim | None:

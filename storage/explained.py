@@ -34,6 +34,7 @@ class ObjectReport(msgspec.Struct, frozen=True):
         covers_until_s: So long it covers for a failing origin; -1 without end, 0 not at all.
         acknowledged_at_s: Of a change that is not at the origin; `pending` is how its flush stands.
         why_missing: Why bytes are missing, as far as that can be told; "" where none are.
+        pinned_bytes: What of it is pinned; `why_not_pinned` is "" where that is all that should be.
         last_answer: The last read that was no plain hit, since the start.
     """
 
@@ -59,6 +60,8 @@ class ObjectReport(msgspec.Struct, frozen=True):
     acknowledged_at_s: float = 0.0
     pending: str = ""
     why_missing: str = ""
+    pinned_bytes: int = 0
+    why_not_pinned: str = ""
     last_answer: Answer | None = None
 
 
@@ -122,6 +125,7 @@ def _of_version(
     if held is not None:
         held.pin.release()
     ranges = _ranges(extents)
+    pinned, why_not_pinned = components.reclaim.pinned(name, extents)
     cached = sum(extent.stop - extent.start for extent in extents)
     missing_at = ranges[0][1] if ranges and not ranges[0][0] else 0
     is_being_fetched = cached < record.size and components.supply.fill_at(record, missing_at) is not None
@@ -145,6 +149,8 @@ def _of_version(
         fresh_until_s=stands.until_s,
         covers_until_s=_covers_until_s(record, freshness, stands) if is_covering else 0.0,
         why_missing=_why_missing(components, record, cached, report.last_answer),
+        pinned_bytes=pinned,
+        why_not_pinned=why_not_pinned,
     )
 
 

@@ -6,6 +6,7 @@ tables of it: what a byte of cache is worth while it waits. From these follow
     admission   a missing extent is kept where it is worth more than what would go for it, the price
     the victim  the segment that loses least a byte freed, those of its extents that are worth more than writing them again being kept
     release     a group that has long not been read, while others missed, counts next to nothing
+    pins        what a policy pins is worth more than all else, goes to a stream of its own, and is bounded (`storage/pins.py`)
 
 Where an epoch reads every item once, what was just read waits longest: new items are turned away and the resident set stays put,
 which gives the hit ratio C/N, the best possible there. Where reads cluster, the same rule keeps what was read lately and often.
@@ -18,14 +19,27 @@ in a few reads, and only a victim is walked through whole. Pure: no clock but tr
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Final
 
-from storage.eviction import ExtentUse, Kept, Victim
+from storage.eviction import SEGMENT_STOP, ExtentUse, Kept, Victim
 from storage.ghost import Ghost
+from storage.pins import (
+    HIGH,
+    LOW,
+    NORMAL,
+    PINNED,
+    PRIORITY_BITS,
+    PRIORITY_MASK,
+    Pins,
+    is_pinned,
+    with_priority,
+)
 from storage.policy import RetentionPriority
 from storage.prefix_groups import Group, PrefixGroups
-from storage.residents import SegmentResidents, grains
+from storage.residents import GRAIN_BYTES, SegmentResidents, grains
 from storage.reuse import (
     AGE_BIN,
     AGE_MAX,
@@ -58,11 +72,11 @@ RELEASE_CACHES: Final = 0.25
 """Others must miss so many caches' worth of bytes before a group that is not read counts as released."""
 
 RELEASED_WORTH: Final = 0.001
-PRIORITY_WORTH: Final = {
-    RetentionPriority.LOW: 0.25,
-    RetentionPriority.NORMAL: 1.0,
-    RetentionPriority.HIGH: 4.0,
-}
+PRIORITY_WORTH: Final = {LOW: 0.25, NORMAL: 1.0, HIGH: 4.0}
+PINNED_SHARE_MAX: Final = 0.9
+"""A segment of which no more is pinned can go and keep its pins, which lie among their like from then on: so dead bytes among pins are
+a tenth of them at most."""
+
 LEARN_SHARE: Final = 32
 """The tables are rebuilt so often in a cache's worth of traffic."""
 
@@ -87,12 +101,24 @@ ANNOUNCED_MAX: Final = 1 << 16
 MISS_GRAINS_MAX: Final = 64
 """Of a longer span that is missed, so much is remembered at once; what is kept of it is noted as it is admitted."""
 
+FORGOTTEN_GRAINS_MAX: Final = 64
+"""The grains of a longer version that is forgotten are looked for among those followed, which takes longer than naming so many."""
+
 STREAMS_SEGMENTS_MIN: Final = 64
 """A cache of fewer segments has one clean stream, as open segments take room."""
 
-_GROUP_SHIFT: Final = 2
-_PRIORITIES: Final = (RetentionPriority.NORMAL, RetentionPriority.LOW, RetentionPriority.HIGH)
-_PRIORITY_NUMBERS: Final = {priority: number for number, priority in enumerate(_PRIORITIES)}
+_GROUP_SHIFT: Final = PRIORITY_BITS
+_PRIORITY_NUMBERS: Final = {
+    RetentionPriority.NORMAL: NORMAL,
+    RetentionPriority.LOW: LOW,
+    RetentionPriority.HIGH: HIGH,
+    RetentionPriority.PINNED: PINNED,
+}
+_PINNED_WORTH: Final = inf
+_PINNED_TABLE: Final = [_PINNED_WORTH] * (BINS * (CLASSES + 1))
+_PINNED_SCORE: Final = 1e200
+"""The score of a segment that cannot go without a pin, at least: above all others."""
+
 _PRICE_INERTIA: Final = 0.02
 _STREAM_OF_CLASS: Final = (Stream.KEPT, Stream.KEPT, Stream.WARM, Stream.WARM, Stream.HOT, Stream.HOT)
 _MASK_32: Final = 0xFFFF_FFFF
@@ -102,9 +128,14 @@ _MASK_64: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class GittinsPolicy:
-    """`eviction.EvictionPolicy`, for a cache of `capacity_bytes` in segments of `segment_bytes`."""
+    """`eviction.EvictionPolicy`, for a cache of `capacity_bytes` in segments of `segment_bytes`.
 
-    def __init__(self, *, capacity_bytes: int, segment_bytes: int) -> None:
+    Attributes:
+        pins: What is pinned, of at most `pinned_bytes_max`.
+        price: What a byte of cache is worth now, in hits a unit of traffic.
+    """
+
+    def __init__(self, *, capacity_bytes: int, segment_bytes: int, pinned_bytes_max: int = 0) -> None:
         self._capacity_bytes = capacity_bytes
         self._unit_bytes = max(1, capacity_bytes // UNITS_A_CACHE)
         self._has_streams = capacity_bytes // segment_bytes >= STREAMS_SEGMENTS_MIN
@@ -113,6 +144,8 @@ class GittinsPolicy:
         self._hand = 0
         self._ghost = Ghost(keep_bytes=2 * capacity_bytes)
         self._groups = PrefixGroups()
+        self.pins: Final = Pins(pinned_bytes_max)
+        self._is_all_pinned = False
         self._clock_bytes = 0
         self._now = 0
         self._missed_bytes = 0
@@ -260,13 +293,22 @@ class GittinsPolicy:
     # --- what comes and goes -----------------------------------------------------------------------------------------
 
     def admit(self, use: ExtentUse, *, has_room: bool) -> Stream | None:
-        """Keep what is worth more than the price; everything while nothing has to go for it, or nothing is known of its group."""
-        group = self._groups.of(use.name, self._now)
+        """Keep what is worth more than the price; everything while nothing has to go for it, or nothing is known of its group.
+
+        Where only pins are left to go for it, nothing.
+        """
+        group, priority = self._groups.of(use.name, self._now), _PRIORITY_NUMBERS[use.priority]
+        if self._is_all_pinned and not has_room:
+            return None
+        if priority == PINNED:
+            if self.pins.fits(use.length):
+                return Stream.PINNED
+            priority = HIGH
         number, _, _ = next(grains(use.start, use.length))
         known = self._ghost.find(_mark(_identity(use.version_id, number)), self._now)
         class_no = 0 if known is None else CLASS_OF[bumped(known[1], known[0])]
         if not has_room and group.monitor.index:
-            table = self._table(group.number << _GROUP_SHIFT | _PRIORITY_NUMBERS[use.priority])
+            table = self._table(group.number << _GROUP_SHIFT | priority)
             if table[class_no * BINS] <= self.price * ADMISSION_MARGIN:
                 return None
         return _STREAM_OF_CLASS[class_no] if class_no > 1 and self._has_streams else Stream.CLEAN
@@ -290,8 +332,7 @@ class GittinsPolicy:
         self._admit_grains(use, self._residents(segment_id), offset)
 
     def _admit_grains(self, use: ExtentUse, residents: SegmentResidents, offset: int) -> None:
-        group = self._groups.of(use.name, self._now)
-        tag = group.number << _GROUP_SHIFT | _PRIORITY_NUMBERS[use.priority]
+        tag = self._tag(use, residents, offset)
         for number, distance, length in grains(use.start, use.length):
             identity = _identity(use.version_id, number)
             known = self._ghost.find(_mark(identity), self._now)
@@ -302,10 +343,21 @@ class GittinsPolicy:
             residents.add(offset + distance, length, identity, max(0, self._now - age), code, tag)
         residents.live_bytes = max(residents.live_bytes, residents.known_bytes)
 
+    def _tag(self, use: ExtentUse, residents: SegmentResidents, offset: int) -> int:
+        """Say under which tag an extent is remembered: pinned as a whole where it fits, else of priority HIGH."""
+        group = self._groups.of(use.name, self._now)
+        tag = group.number << _GROUP_SHIFT | _PRIORITY_NUMBERS[use.priority]
+        if is_pinned(tag):
+            stop = offset + use.length
+            if not self.pins.fits(use.length - residents.pinned_in(offset, stop)):
+                self.pins.refused_bytes += max(0, use.length - residents.known_in(offset, stop))
+                return with_priority(tag, HIGH)
+        return tag
+
     def _residents(self, segment_id: int) -> SegmentResidents:
         residents = self._segments.get(segment_id)
         if residents is None:
-            residents = self._segments[segment_id] = SegmentResidents(self._now)
+            residents = self._segments[segment_id] = SegmentResidents(self._now, self.pins)
             residents.place = len(self._ring)
             self._ring.append(segment_id)
         return residents
@@ -318,12 +370,8 @@ class GittinsPolicy:
             return
         position = source.first_at(kept.offset)
         while position < len(source) and source.offsets[position] < kept.stop:
-            length = source.lengths[position]
-            offset = to_offset + source.offsets[position] - kept.offset
-            target.put(offset, source, position)
-            # Not to become a ghost when the rest goes.
-            source.known_bytes -= length
-            source.lengths[position] = 0
+            target.put(to_offset + source.offsets[position] - kept.offset, source, position)
+            source.take_out(position)
             position += 1
 
     def removed(self, segment_id: int) -> None:
@@ -332,6 +380,7 @@ class GittinsPolicy:
         residents = self._segments.pop(segment_id, None)
         if residents is None:
             return
+        residents.unpin(0, SEGMENT_STOP)
         last = self._ring.pop()
         if last != segment_id:
             self._ring[residents.place] = last
@@ -340,6 +389,47 @@ class GittinsPolicy:
             if length:
                 mark = _mark(residents.identities[position])
                 self._ghost.put(mark, length, residents.stamps[position], residents.codes[position])
+
+    def freed(self, segment_id: int, offset: int, length: int) -> None:
+        """Pin it no more; the rest of the books follow the segment's count of live bytes."""
+        residents = self._segments.get(segment_id)
+        if residents is not None:
+            residents.unpin(offset, offset + length)
+
+    def forgotten(self, version_id: int, size: int) -> None:
+        """Count its bytes no more among those that there are to read."""
+        upper, count = _identity(version_id, 0) >> 32, -(-size // GRAIN_BYTES)
+        for group in self._groups.live():
+            monitor = group.monitor
+            if upper <= monitor.threshold:
+                self._digest()
+                few = count <= FORGOTTEN_GRAINS_MAX
+                monitor.forget(
+                    (_identity(version_id, n) for n in range(count)) if few else monitor.of_object(upper)
+                )
+
+    def looked_up(
+        self, segment_id: int, start: int, stop: int, uses: Sequence[tuple[ExtentUse, int]]
+    ) -> None:
+        """Put what is known under the priorities of now, and get to know what is pinned."""
+        residents = self._segments.get(segment_id)
+        if residents is None:
+            return
+        pinned = [(o, o + use.length) for use, o in uses if use.priority is RetentionPriority.PINNED]
+        residents.unpin_others(start, stop, pinned)
+        for use, offset in uses:
+            is_new_pin = use.priority is RetentionPriority.PINNED and self.pins.fits(use.length)
+            if is_new_pin or residents.known_in(offset, offset + use.length):
+                self._admit_grains(use, residents, offset)
+
+    def may_pin(self, size: int) -> bool:
+        """Say so by the bound."""
+        return self.pins.fits(size)
+
+    def pinned_in(self, segment_id: int, start: int = 0, stop: int = SEGMENT_STOP) -> int:
+        """Count them by the books."""
+        residents = self._segments.get(segment_id)
+        return 0 if residents is None else residents.pinned_in(start, stop)
 
     # --- the victim --------------------------------------------------------------------------------------------------
 
@@ -352,23 +442,43 @@ class GittinsPolicy:
         segment_id = self._cheapest(is_reclaimable)
         if segment_id is None:
             return None
+        residents = self._segments[segment_id]
+        if self._is_all_pinned:
+            return Victim(segment_id, pinned_bytes=residents.pinned_bytes)
         self._usual_price += _PRICE_INERTIA * (self.price - self._usual_price)
         # The next one should not be the same again while nothing else is known, should the caller fail to remove it.
-        return Victim(segment_id, self._kept(self._segments[segment_id]))
+        return Victim(segment_id, self._kept(residents))
 
     def _cheapest(self, is_reclaimable: Callable[[int], bool]) -> int | None:
         cheapest = None
         for _ in range(TRIES):
             ranked = sorted(self._ring, key=self._score)
-            cheapest = next((one for one in ranked if is_reclaimable(one)), None)
+            cheapest = self._first(ranked, is_reclaimable)
             if cheapest is None:
                 return None
             residents = self._segments[cheapest]
             before = residents.score
-            self.price = self._look(residents)
+            loss = self._look(residents)
+            self._is_all_pinned = residents.score >= _PINNED_SCORE
+            if self._is_all_pinned:
+                break
+            self.price = loss
             if residents.score <= before * 1.02 + 1e-30:
                 break
         return cheapest
+
+    def _first(self, ranked: Sequence[int], is_reclaimable: Callable[[int], bool]) -> int | None:
+        """Give the first that may go and costs no pin; the first that may go where all do."""
+        found = None
+        for one in ranked:
+            if is_reclaimable(one):
+                residents = self._segments[one]
+                if residents.pinned_bytes:
+                    self._look(residents)
+                if residents.score < _PINNED_SCORE:
+                    return one
+                found = one if found is None else found
+        return found
 
     def _score(self, segment_id: int) -> float:
         return self._segments[segment_id].score
@@ -387,13 +497,18 @@ class GittinsPolicy:
     def _cut(self, residents: SegmentResidents, step: int) -> tuple[float, float, float]:
         """Say up to which worth extents should be dropped, what a byte freed then costs, and what it loses in hits.
 
-        The cheapest of all ways to free at least FREED_SHARE_MIN of the segment by dropping what is worth least.
+        The cheapest of all ways to free at least FREED_SHARE_MIN of the segment by dropping what is worth least; among pins less will do.
         """
+        pinned = residents.pinned_bytes
+        if pinned > PINNED_SHARE_MAX * residents.size_bytes:
+            return _PINNED_WORTH, _PINNED_SCORE, 0.0
         worths = self._worths(residents, step)
+        if pinned:
+            worths = [one for one in worths if one[0] < _PINNED_WORTH]
         counted = sum(length for _, length in worths)
         # What is sampled stands for what is live: dead bytes are free already.
-        known = min(residents.known_bytes, residents.live_bytes) or residents.known_bytes
-        scale = known / counted if counted else 0.0
+        known = max(pinned, min(residents.known_bytes, residents.live_bytes) or residents.known_bytes)
+        scale = (known - pinned) / counted if counted else 0.0
         unknown = residents.unknown_bytes
         lost = unknown * self._unknown_worth(residents)
         kept = float(known)
@@ -414,8 +529,9 @@ class GittinsPolicy:
             if score <= best_score:
                 best_cut, best_score, best_loss = worth, score, lost / freed
         if best_score == 1e300:
-            # Rounding left a little less than what is asked for.
-            return worths[-1][0] if worths else 0.0, lost / freed, lost / freed
+            # Pins left less than what is asked for, or rounding did.
+            score = (lost + write_cost * pinned) / freed
+            return max(worths)[0] if worths else 0.0, score, lost / freed
         return best_cut, best_score, best_loss
 
     def _worths(self, residents: SegmentResidents, step: int) -> list[tuple[float, int]]:
@@ -440,14 +556,16 @@ class GittinsPolicy:
         """Name what of a victim is worth more than the cut, neighbours of one stream joined."""
         cut, _, _ = self._cut(residents, 1)
         kept: list[Kept] = []
-        room = int((1.0 - FREED_SHARE_MIN) * residents.size_bytes)
+        room = int((1.0 - FREED_SHARE_MIN) * residents.size_bytes) - residents.pinned_bytes
         for position, (worth, length) in enumerate(self._worths(residents, 1)):
-            if worth <= cut or length > room or not length:
+            has_pin = worth == _PINNED_WORTH
+            if worth <= cut or not (length <= room or has_pin) or not length:
                 continue
-            room -= length
+            room -= 0 if has_pin else length
             offset = residents.offsets[position]
             class_no = CLASS_OF[residents.codes[position]]
             stream = _STREAM_OF_CLASS[class_no] if self._has_streams else Stream.CLEAN
+            stream = Stream.PINNED if has_pin else stream
             if kept and kept[-1].stop == offset and kept[-1].stream is stream:
                 kept[-1] = Kept(kept[-1].offset, offset + length, stream)
             else:
@@ -455,18 +573,30 @@ class GittinsPolicy:
         return tuple(kept)
 
     def hit_bound(self) -> float:
-        """Estimate C/N, at most 1: of the distinct bytes that were read lately, N, the cache holds C; 0 before any read."""
-        distinct = sum(group.monitor.distinct_bytes() for group in self._groups.live())
-        return min(1.0, self._capacity_bytes / distinct) if distinct else 0.0
+        """Estimate C/N, at most 1: of the distinct bytes that are there to read, N, the cache holds C; 0 before any read.
+
+        What is pinned of a group counts for no more than what is read of it.
+        """
+        distinct = {id(group): group.monitor.distinct_bytes() for group in self._groups.live()}
+        total = sum(distinct.values())
+        if not total:
+            return 0.0
+        pinned: Counter[int] = Counter()
+        for number, size in self.pins.by_group.items():
+            pinned[id(self._groups.by_number[number])] += size
+        read = sum(min(size, distinct.get(group, 0.0)) for group, size in pinned.items())
+        return min(1.0, (self._capacity_bytes - self.pins.held_bytes + read) / total)
 
     # --- learning ----------------------------------------------------------------------------------------------------
 
     def _table(self, tag: int) -> list[float]:
         """Give the index table of a group and priority, made once after each time something was learnt."""
         table = self._tables.get(tag)
-        if table is None:
+        if table is None and is_pinned(tag):
+            table = self._tables[tag] = _PINNED_TABLE
+        elif table is None:
             group = self._groups.by_number[tag >> _GROUP_SHIFT]
-            weight = PRIORITY_WORTH[_PRIORITIES[tag & 3]] * (RELEASED_WORTH if group.is_released else 1.0)
+            weight = PRIORITY_WORTH[tag & PRIORITY_MASK] * (RELEASED_WORTH if group.is_released else 1.0)
             index = group.monitor.index or self._prior * CLASSES
             if weight != 1.0:
                 index = [weight * value for value in index]
@@ -506,7 +636,9 @@ class GittinsPolicy:
                 yield True
             group.gap_bytes *= 0.999
             gap = self._missed_bytes - group.missed_at
-            group.is_released = gap > RELEASE_CACHES * self._capacity_bytes and gap > 1.5 * group.gap_bytes
+            # Pins make the cache smaller for all else.
+            loose_bytes = self._capacity_bytes - self.pins.held_bytes
+            group.is_released = gap > RELEASE_CACHES * loose_bytes and gap > 1.5 * group.gap_bytes
             self._tables.clear()
             yield True
         if self._is_reclaimable is not None:

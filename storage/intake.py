@@ -210,7 +210,7 @@ RECORD_ROOM_BYTES: Final = 64 * 1024
 class Room(Protocol):
     """Who makes space where clean bytes can go: `Reclaim`."""
 
-    async def make_room(self, size: int) -> bool:
+    async def make_room(self, size: int, *, is_for_write: bool) -> bool:
         """Wait a bounded time for room for `size` bytes; False where it does not come."""
         ...
 
@@ -253,7 +253,8 @@ class Inlet:
             return BodyIntake(self._segments, self._workers, content, stream)
         except DiskFullError:
             # A body may open a segment behind its last full one, which counts whole.
-            if not await self._room.make_room(content.size + self._segments.segment_bytes):
+            room_bytes = content.size + self._segments.segment_bytes
+            if not await self._room.make_room(room_bytes, is_for_write=True):
                 return None
         try:
             return BodyIntake(self._segments, self._workers, content, stream)

@@ -243,6 +243,7 @@ class Life:
                     "look for hidden writes", LOOK_EVERY_S, components.hidden_writes.look, needs_writes=False
                 ),
                 Duty("compact the journal", COMPACT_EVERY_S, components.compaction.run_if_due),
+                Duty("look up pins", TURN_S, components.pins.turn),
                 *((Duty("scrub", TURN_S, components.scrubber.turn),) if settings.scrub_bytes_per_s else ()),
             ),
             lambda: not components.state.failure,

@@ -37,6 +37,8 @@ class RetentionPriority(StrEnum):
     LOW = "low"
     NORMAL = "normal"
     HIGH = "high"
+    PINNED = "pinned"
+    """What is cached stays, as long as all that is pinned fits in `pinned_bytes_max`; what is above that is HIGH."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,9 @@ class PolicyTable:
     Args:
         policies: In order of precedence, at most POLICIES_MAX.
         default: Holds where none matches; its own bucket and prefix are not looked at.
+
+    Attributes:
+        has_pins: Whether any policy pins what it is about.
     """
 
     def __init__(self, policies: tuple[Policy, ...] = (), default: Policy | None = None) -> None:
@@ -118,6 +123,7 @@ class PolicyTable:
             raise ValueError(f"{len(policies)} policies are more than {POLICIES_MAX}")
         self.policies: Final = policies
         self.default: Final = default or Policy()
+        self.has_pins: Final = any(p.priority is RetentionPriority.PINNED for p in (*policies, self.default))
         # Made once for each bucket named, so that a request walks only prefixes that can match.
         self._any_bucket = _by_prefix(policies, ANY_BUCKET)
         self._by_bucket = {

@@ -8,13 +8,17 @@ after its flush is sealed once nothing in it is live, at most one in each look, 
 nothing follows it. Journal files are not reclaimed, whatever their bodies are: they
 are the truth about what is dirty.
 
+What is pinned (`priority = "pinned"`) goes when nothing else can, and then only for a write that waits, or where half of what is kept
+free is gone: fills do without. A victim is looked up for pins before it goes (`storage/pin_survey.py`); its pins are written again
+elsewhere, and where there is no room for that, others go first.
+
 Nothing of this needs to be durable in its order: rows that a power cut brings back name a segment that is gone, and
 clean bytes that are gone are a miss. What was dirty is clean only since the journal's sync of its confirmation.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,13 +28,14 @@ from storage.cached import DropSegment
 from storage.clock import Clock
 from storage.errors import StorageError
 from storage.eviction import EvictionPolicy, ExtentUse, Kept, Victim
-from storage.policy import PolicyTable
+from storage.pin_survey import PinSurvey
+from storage.policy import PolicyTable, RetentionPriority
 from storage.rows import Effects
 from storage.segments import SegmentState, SegmentStore
 from storage.state import State
 from storage.stats import Stats
 from storage.survivors import Survivors
-from storage.types import GIB, Stream
+from storage.types import GIB, Extent, Location, ObjectName, Stream
 from storage.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -41,6 +46,12 @@ ROUND_SEGMENTS_MAX: Final = 64
 
 PLACED_BYTES_MAX: Final = GIB
 """So much of one batch the policy is told of, extent by extent; the rest of it is known to it by its count only."""
+
+LOOKS_MAX: Final = 64
+"""So many victims are chosen anew in one round, at most, since they turned out to hold pins."""
+
+PINS_ARE_FULL: Final = "pins hold what they may, pinned_bytes_max: it is kept as of priority high"
+PINNED_LATER: Final = "it came before the start or the reload, or when pins held all that they may; it is pinned before it would go"
 
 ROOM_WAIT_S: Final = 5.0
 LOOK_AGAIN_S: Final = 0.02
@@ -60,6 +71,7 @@ class ReclaimParts:
     room_bytes_min: int
     policies: Callable[[], PolicyTable]
     survivors: Survivors
+    pins: PinSurvey
 
 
 class Reclaim:
@@ -70,6 +82,8 @@ class Reclaim:
         self._wanted = asyncio.Event()
         self._made = asyncio.Event()
         self._asked_bytes = 0
+        self._asked_by_writes = 0
+        self._is_all_pinned = False
         for segment in parts.segments.states():
             row = parts.state.segments.get(segment.segment_id)
             parts.policy.found(segment.segment_id, 0 if row is None else row.live_bytes)
@@ -89,21 +103,33 @@ class Reclaim:
             self._wanted.set()
 
     def _tell_placed(self, effects: Effects) -> None:
-        """Let the policy know where extents lie; what was written counts as read, at the price of a miss."""
+        """Let the policy know where extents lie, and lie no more; what was written counts as read, at the price of a miss."""
         policy, policies = self._parts.policy, self._parts.policies()
-        told_bytes = 0
-        for resident, location, is_dirty in effects.placed:
+        told_bytes = freed_count = 0
+        freed = effects.freed
+        for place, (resident, location, is_dirty) in enumerate(effects.placed):
+            while freed_count < len(freed) and freed[freed_count][0] <= place:
+                self._tell_freed(freed[freed_count][1])
+                freed_count += 1
             if self._state(location.segment_id) is None:
                 continue
             told_bytes += location.length
             if told_bytes > PLACED_BYTES_MAX:
-                return
+                self._parts.pins.note(location.segment_id)
+                continue
             name = keys.name_on(resident.bucket, resident.key)
             priority = policies.find(name).priority
             use = ExtentUse(name, resident.version_id, resident.start, location.length, priority)
             if is_dirty:
                 policy.accessed(use, None)
             policy.admitted(use, location.segment_id, location.offset)
+        for _, location in freed[freed_count:]:
+            self._tell_freed(location)
+        for version_id, size in effects.versions_dropped:
+            policy.forgotten(version_id, size)
+
+    def _tell_freed(self, location: Location) -> None:
+        self._parts.policy.freed(location.segment_id, location.offset, location.length)
 
     async def run(self) -> None:
         """Make room when it is wanted, and look by itself every second."""
@@ -122,9 +148,13 @@ class Reclaim:
             finally:
                 self._made.set()
 
-    async def make_room(self, size: int) -> bool:
-        """Wait a bounded time for room for `size` bytes, for a body that found none; False where it does not come."""
+    async def make_room(self, size: int, *, is_for_write: bool = False) -> bool:
+        """Wait a bounded time for room for `size` bytes, for a body that found none; False where it does not come.
+
+        Nothing pinned goes for it, unless `is_for_write`.
+        """
         self._asked_bytes += size
+        self._asked_by_writes += size if is_for_write else 0
         try:
             async with asyncio.timeout(ROOM_WAIT_S):
                 while True:
@@ -133,7 +163,7 @@ class Reclaim:
                     await self._made.wait()
                     if self._parts.segments.room_bytes >= size:
                         return True
-                    if not self._may_give():
+                    if not self._may_give() or (self._is_all_pinned and not is_for_write):
                         return False
                     # What could go is being read, or is more than one round gives.
                     await self._parts.clock.sleep(LOOK_AGAIN_S)
@@ -141,6 +171,7 @@ class Reclaim:
             return False
         finally:
             self._asked_bytes -= size
+            self._asked_by_writes -= size if is_for_write else 0
 
     async def round(self) -> None:
         """Give up segments, one after the other, until there is the room that is wanted or nothing more to give.
@@ -152,20 +183,64 @@ class Reclaim:
             # A record whose sync failed may read back at the next start and name bodies that no row names now.
             return
         await self._parts.workers.run(self._parts.segments.sample_free_bytes)
+        self._is_all_pinned = False
+        spared: set[int] = set()
         for _ in range(ROUND_SEGMENTS_MAX):
             if self._is_stopped():
                 return
             segment_id = self._dead_segment()
             victim = None if segment_id is None else Victim(segment_id)
             if victim is None and self._is_room_wanted():
-                victim = self._parts.policy.choose(self._is_reclaimable)
+                victim = await self._choose(spared)
             if victim is None:
                 break
-            await self._keep(victim)
-            await self._drop(victim.segment_id)
+            if await self._keep(victim) or victim.pinned_bytes:
+                await self._drop(victim)
+            else:
+                spared.add(victim.segment_id)
             # Each before the next is chosen: room comes with the unlinking.
             await self._unlink()
         await self._unlink()
+
+    async def _choose(self, spared: Collection[int]) -> Victim | None:
+        """Choose what goes, once it is known what of it is pinned; None where nothing can, or only pins could, and need not.
+
+        The spared, whose pins there was no room to write again, go when nothing else can.
+        """
+        policy = self._parts.policy
+        for _ in range(LOOKS_MAX):
+            victim = policy.choose(lambda one: one not in spared and self._is_reclaimable(one))
+            if victim is None or not await self._parts.pins.before_it_goes(victim.segment_id):
+                break
+        else:
+            return None
+        if victim is None or victim.pinned_bytes:
+            # Of those that cost a pin, the one that costs least.
+            costly = [Victim(one, pinned_bytes=policy.pinned_in(one)) for one in spared]
+            costly += [] if victim is None else [victim]
+            victim = min(costly, key=lambda one: one.pinned_bytes, default=None)
+        if victim is None or not victim.pinned_bytes:
+            return victim
+        self._is_all_pinned = True
+        return victim if self._may_unpin() else None
+
+    def _may_unpin(self) -> bool:
+        """Whether space is needed so badly that pins go for it: a write waits, or little is left for all that must find some."""
+        room_bytes = self._parts.segments.room_bytes
+        return room_bytes < self._asked_by_writes + self._parts.room_bytes_min // 2
+
+    def pinned(self, name: ObjectName, extents: Sequence[Extent]) -> tuple[int, str]:
+        """Say how many of these bytes of an object are pinned, and why not all that should be; "" where none are missing.
+
+        What lies in a journal file is left out: that does not go.
+        """
+        policy = self._parts.policy
+        places = [e.location for e in extents if self._state(e.location.segment_id) is not None]
+        pinned = sum(policy.pinned_in(p.segment_id, p.offset, p.offset + p.length) for p in places)
+        missing = sum(place.length for place in places) - pinned
+        if not missing or self._parts.policies().find(name).priority is not RetentionPriority.PINNED:
+            return pinned, ""
+        return pinned, PINNED_LATER if policy.may_pin(missing) else PINS_ARE_FULL
 
     def _is_stopped(self) -> bool:
         return bool(self._parts.state.failure)
@@ -205,16 +280,19 @@ class Reclaim:
         state = self._parts.segments.state(segment_id)
         return None if state is None or state.stream is Stream.JOURNAL else state
 
-    async def _keep(self, victim: Victim) -> None:
-        """Write again what of a victim is worth it, and let the policy know where it lies."""
+    async def _keep(self, victim: Victim) -> bool:
+        """Write again what of a victim is worth it, and let the policy know where it lies; False where pins were to be kept and are not."""
         if not victim.keep:
-            return
-        for old, new in await self._parts.survivors.move(victim):
+            return True
+        pairs, is_cut_short = await self._parts.survivors.move(victim)
+        for old, new in pairs:
             kept = Kept(old.offset, old.offset + old.length)
             self._parts.policy.moved(victim.segment_id, kept, new.segment_id, new.offset)
             self._parts.stats.rewritten_bytes += new.length
+        return not (is_cut_short and self._parts.policy.pinned_in(victim.segment_id))
 
-    async def _drop(self, segment_id: int) -> None:
+    async def _drop(self, victim: Victim) -> None:
+        segment_id = victim.segment_id
         row = self._parts.state.segments.get(segment_id)
         if not await self._parts.applier.change(DropSegment(segment_id)):
             return
@@ -222,7 +300,13 @@ class Reclaim:
         is_removed = self._parts.segments.remove(segment_id)
         assert is_removed, f"segment {segment_id:x} had space that was not settled"
         self._parts.policy.removed(segment_id)
-        self._parts.stats.evicted_bytes["space"] += 0 if row is None else row.live_bytes
+        evicted = self._parts.stats.evicted_bytes
+        live_bytes = 0 if row is None else row.live_bytes
+        pinned_bytes = min(victim.pinned_bytes, live_bytes)
+        evicted["pinned"] += pinned_bytes
+        evicted["space"] += live_bytes - pinned_bytes
+        if pinned_bytes:
+            log.warning("%d pinned bytes had to go: nothing else could", pinned_bytes)
 
     async def _unlink(self) -> None:
         for segment_id in self._parts.segments.take_removable():

@@ -7,9 +7,10 @@ read. Pure.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from storage.pins import LOW, Pins, is_pinned, with_priority
 from storage.types import MIB
 
 GRAIN_BYTES: Final = MIB
@@ -32,6 +33,7 @@ class SegmentResidents:
         identities: The hash of each extent, of 64 bits; see `gittins_policy`.
         is_partly_known: Rows named bytes in it before anything was known of them.
         live_bytes: What rows name in the segment; what of it is not known here was there before the process, or nobody has read it.
+        pinned_bytes: What of it is pinned.
         size_bytes: What is freed when the segment goes.
         score: What a freed byte costs, when it was last looked at.
         tags: The group's number and the priority of each extent.
@@ -46,6 +48,8 @@ class SegmentResidents:
         "lengths",
         "live_bytes",
         "offsets",
+        "pinned_bytes",
+        "pins",
         "place",
         "score",
         "size_bytes",
@@ -53,7 +57,9 @@ class SegmentResidents:
         "tags",
     )
 
-    def __init__(self, found_at: int) -> None:
+    def __init__(self, found_at: int, pins: Pins) -> None:
+        self.pins = pins
+        self.pinned_bytes = 0
         self.offsets = array("I")
         self.lengths = array("I")
         self.identities = array("Q")
@@ -80,12 +86,14 @@ class SegmentResidents:
         return position
 
     def add(self, offset: int, length: int, identity: int, stamp: int, code: int, tag: int) -> None:
-        """Remember an extent; one that is known at its offset keeps its age and takes the length, where it has grown."""
+        """Remember an extent; one that is known at its offset keeps its age, and takes the tag, and the length where it has grown."""
         position = bisect_left(self.offsets, offset)
         if position < len(self.offsets) and self.offsets[position] == offset:
+            self.set_tag(position, tag)
             grown = max(0, length - self.lengths[position])
             self.lengths[position] += grown
             self.known_bytes += grown
+            self._count_pinned(tag, grown)
         else:
             self.offsets.insert(position, offset)
             self.lengths.insert(position, length)
@@ -94,14 +102,69 @@ class SegmentResidents:
             self.codes.insert(position, code)
             self.tags.insert(position, tag)
             self.known_bytes += length
+            self._count_pinned(tag, length)
         self.size_bytes = max(self.size_bytes, offset + length)
 
     def put(self, offset: int, other: "SegmentResidents", position: int) -> None:
-        """Take over what another segment knows of an extent that lies here now, in place of what is known at its offset."""
-        stamp, code, tag = other.stamps[position], other.codes[position], other.tags[position]
-        self.add(offset, other.lengths[position], other.identities[position], stamp, code, tag)
+        """Take over what another segment knows of an extent that lies here now; its tag only where none is known here."""
         at = bisect_left(self.offsets, offset)
-        self.stamps[at], self.codes[at], self.tags[at] = stamp, code, tag
+        is_known = at < len(self.offsets) and self.offsets[at] == offset
+        stamp, code = other.stamps[position], other.codes[position]
+        tag = self.tags[at] if is_known else other.tags[position]
+        self.add(offset, other.lengths[position], other.identities[position], stamp, code, tag)
+        self.stamps[at], self.codes[at] = stamp, code
+
+    def take_out(self, position: int) -> None:
+        """Forget the bytes of an extent that lies elsewhere now: it is not to become a ghost when the rest goes."""
+        self._count_pinned(self.tags[position], -self.lengths[position])
+        self.known_bytes -= self.lengths[position]
+        self.lengths[position] = 0
+
+    # --- what is pinned ----------------------------------------------------------------------------------------------
+
+    def set_tag(self, position: int, tag: int) -> None:
+        """Put an extent under another group or priority."""
+        self._count_pinned(self.tags[position], -self.lengths[position])
+        self.tags[position] = tag
+        self._count_pinned(tag, self.lengths[position])
+
+    def _count_pinned(self, tag: int, size: int) -> None:
+        if is_pinned(tag):
+            self.pinned_bytes += size
+            self.pins.count(tag, size)
+
+    def _pinned(self, start: int, stop: int) -> Iterator[int]:
+        """Go through the positions of the pinned extents with bytes between two offsets."""
+        if not self.pinned_bytes:
+            return
+        position = self.first_at(start)
+        while position < len(self.offsets) and self.offsets[position] < stop:
+            if is_pinned(self.tags[position]):
+                yield position
+            position += 1
+
+    def pinned_in(self, start: int, stop: int) -> int:
+        """Count the bytes of the pinned extents that have some between two offsets."""
+        return sum(self.lengths[position] for position in self._pinned(start, stop))
+
+    def unpin(self, start: int, stop: int) -> None:
+        """Pin the extents no more that have bytes between two offsets."""
+        for position in self._pinned(start, stop):
+            self.set_tag(position, with_priority(self.tags[position], LOW))
+
+    def unpin_others(self, start: int, stop: int, spans: Sequence[tuple[int, int]]) -> None:
+        """Pin the extents no more that begin between two offsets and in none of the spans, which are in order."""
+        begins = [begin for begin, _ in spans]
+        for position in self._pinned(start, stop):
+            offset = self.offsets[position]
+            place = bisect_right(begins, offset) - 1
+            if place < 0 or offset >= spans[place][1]:
+                self.set_tag(position, with_priority(self.tags[position], LOW))
+
+    def known_in(self, start: int, stop: int) -> int:
+        """Count the known bytes of the extents between two offsets, which no extent crosses."""
+        first, end = bisect_left(self.offsets, start), bisect_left(self.offsets, stop)
+        return sum(self.lengths[first:end])
 
     @property
     def unknown_bytes(self) -> int:

@@ -14,7 +14,7 @@ LFU and LRU.
 Pure; all of it is touched on the event loop only.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import exp, log2
 from typing import Final
 
@@ -214,7 +214,7 @@ class ReuseMonitor:
         return self._events
 
     def distinct_bytes(self) -> float:
-        """Estimate how many bytes of the group were read within the horizon."""
+        """Estimate how many bytes of the group were read within the horizon, and are still there to be read."""
         followed = sum(length for _, _, _, length in self._entries.values())
         return followed * (0x1_0000_0000 / (self.threshold + 1))
 
@@ -251,6 +251,19 @@ class ReuseMonitor:
             self._recent[0 if age < UNITS_A_CACHE / 8 else 1 if age < UNITS_A_CACHE else 2] += 1
         if count >= _CHANGE_EVENTS:
             self._notice_change()
+
+    def of_object(self, upper: int) -> list[int]:
+        """Give the identities that are followed of an object, by their upper half."""
+        return [identity for identity in self._entries if identity >> 32 == upper]
+
+    def forget(self, identities: Iterable[int]) -> None:
+        """Count extents no more among those that are there to be read. What their waiting teaches stays."""
+        entries = self._entries
+        for identity in identities:
+            entry = entries.get(identity)
+            if entry is not None:
+                last, counted, class_no, _ = entry
+                entries[identity] = (last, counted, class_no, 0)
 
     def _narrow(self) -> None:
         """Follow fewer extents, a root of two less."""

@@ -102,6 +102,8 @@ class Effects:
         parts_added: Parts of open uploads, each with its upload's id; one may replace another.
         uploads_ended: Ids of uploads that were open: completed, aborted or expired.
         placed: Where extents of objects lie from here on, and whether they are dirty.
+        freed: What no row names any more, each with how many of `placed` came before it.
+        versions_dropped: Versions of objects that are replaced or deleted, or not believed in any more, with their sizes.
     """
 
     dirty_added: list[DirtyEntry] = field(default_factory=list)
@@ -116,6 +118,8 @@ class Effects:
     parts_added: list[tuple[str, PartRecord]] = field(default_factory=list)
     uploads_ended: list[str] = field(default_factory=list)
     placed: list[tuple[ResidentRow, Location, bool]] = field(default_factory=list)
+    freed: list[tuple[int, Location]] = field(default_factory=list)
+    versions_dropped: list[tuple[int, int]] = field(default_factory=list)
     uploads_opened: int = 0
     uploads_closed: int = 0
 
@@ -365,6 +369,7 @@ class Rows:
         if record.extents_spilled:
             self._write_spilled(record, ())
         self.delete(Family.OBJECTS, keys.object_key(bucket, key))
+        self.effects.versions_dropped.append((record.version_id, record.size))
 
     # --- places in segments ------------------------------------------------------------------------------------------
 
@@ -386,6 +391,7 @@ class Rows:
             location = extent.location
             self.delete(Family.RESIDENTS, keys.resident_key(location.segment_id, location.offset))
             self._count(location.segment_id, -location.length, -location.length if is_dirty else 0)
+            self.effects.freed.append((len(self.effects.placed), location))
 
     def clean(self, extents: Iterable[Extent], *, is_clean: bool = True) -> None:
         """Move live bytes from dirty to clean, or back."""

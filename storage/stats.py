@@ -156,10 +156,23 @@ class OriginFigures(Protocol):
         ...
 
 
+class PinFigures(Protocol):
+    """What is pinned; `storage/pins.py`."""
+
+    held_bytes: int
+    limit_bytes: int
+    refused_bytes: int
+
+
 class EvictionFigures(Protocol):
     """What the eviction policy shows; `storage/gittins_policy.py`."""
 
     price: float
+
+    @property
+    def pins(self) -> PinFigures:
+        """What is pinned, and how much may be."""
+        ...
 
     def hit_bound(self) -> float:
         """Estimate which share of the bytes read could be here at most, were each read once an epoch: C/N."""
@@ -218,7 +231,7 @@ class Stats:
         cache_bytes: Bytes handed to readers, by source `cache` or `origin`.
         readahead_bytes: Bytes asked for ahead of readers: `begun` in all, `used` by the reader that they were for, `wasted` because
             they came for one that went, or that never came.
-        evicted_bytes: Bytes that reclaim dropped, by reason.
+        evicted_bytes: Bytes that reclaim dropped, by reason: for `space`, `released` after their flush, `pinned` as nothing else could go.
         rewritten_bytes: Bytes that reclaim appended elsewhere, as they were worth more than their space.
         admitted_bytes: Bytes that were to be filled and were kept.
         bypassed_bytes: Bytes that passed the cache, since what would have gone for them was worth more.

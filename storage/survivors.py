@@ -46,6 +46,13 @@ BATCH_EXTENTS: Final = 256
 SCAN_ROWS: Final = 1000
 
 
+class Moved(NamedTuple):
+    """What became of a victim's survivors: from where to where they moved, and whether room or disk ended it before the last."""
+
+    pairs: list[tuple[Location, Location]]
+    is_cut_short: bool
+
+
 class _Found(NamedTuple):
     resident: ResidentRow
     extent: Extent
@@ -61,24 +68,24 @@ class Survivors:
         self._applier = applier
         self._workers = workers
 
-    async def move(self, victim: Victim) -> list[tuple[Location, Location]]:
-        """Move what a victim names, as far as there is room for it; say from where to where.
+    async def move(self, victim: Victim) -> Moved:
+        """Move what a victim names, as far as there is room for it.
 
         Raises:
             UnknownOutcomeError: The index takes no writes.
         """
-        moved: list[tuple[Location, Location]] = []
+        pairs: list[tuple[Location, Location]] = []
         with self._segments.pin((victim.segment_id,)):
             found = await self._workers.run(self._find, victim)
             while found:
                 batch = _first_batch(found)
                 found = found[len(batch) :]
                 try:
-                    moved += await self._move(batch)
+                    pairs += await self._move(batch)
                 except (OverloadedError, DiskFailedError) as error:
                     log.info("survivors of segment %x stay behind: %s", victim.segment_id, error)
-                    break
-        return moved
+                    return Moved(pairs, is_cut_short=True)
+        return Moved(pairs, is_cut_short=False)
 
     # --- what is there -----------------------------------------------------------------------------------------------
 

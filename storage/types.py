@@ -202,6 +202,8 @@ class Stream(IntEnum):
     """Clean bytes that are read now and then."""
     HOT = 6
     """Clean bytes that are read often."""
+    PINNED = 7
+    """Clean bytes that a policy pins."""
 
 
 class Priority(IntEnum):

@@ -3,13 +3,14 @@
 import random
 from collections.abc import Callable
 
+from bench.replay import PinsNothing
 from storage.eviction import ExtentUse, Kept, Victim
 from storage.types import MIB, Stream
 
 STREAMS = (Stream.CLEAN, Stream.KEPT, Stream.WARM)
 
 
-class KeepingPolicy:
+class KeepingPolicy(PinsNothing):
     """`eviction.EvictionPolicy` for segments of `segment_bytes`, of which it keeps up to three spans, never all."""
 
     def __init__(self, draws: random.Random, segment_bytes: int = MIB) -> None:

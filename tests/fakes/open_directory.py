@@ -27,6 +27,7 @@ from storage.gittins_policy import GittinsPolicy
 from storage.index import Index
 from storage.intake import BodyIntake
 from storage.journal_log import JOURNAL_FILE_BYTES, JournalLog
+from storage.pin_survey import PinSurvey
 from storage.policy import PolicyTable
 from storage.reclaim import Reclaim, ReclaimParts
 from storage.records import (
@@ -285,6 +286,7 @@ async def open_directory(
     room_bytes_min: int = 0,
     journal_file_bytes: int = JOURNAL_FILE_BYTES,
     policy: EvictionPolicy | None = None,
+    policies: Callable[[], PolicyTable] = PolicyTable,
 ) -> AsyncIterator[OpenDirectory]:
     """Recover a directory and hold it open; the block's end kills it, unless it was stopped."""
     home, workers = home or IndexHome(), workers or DirectoryWorkers()
@@ -311,18 +313,22 @@ async def open_directory(
         take_file_id=recovered.ids.take_segment_id,
         on_failure=failures.append,
     )
+    policy = policy or GittinsPolicy(
+        capacity_bytes=capacity_bytes, segment_bytes=segment_bytes, pinned_bytes_max=capacity_bytes // 2
+    )
     reclaim = Reclaim(
         ReclaimParts(
             segments=segments,
             state=state,
             applier=applier,
-            policy=policy or GittinsPolicy(capacity_bytes=capacity_bytes, segment_bytes=segment_bytes),
+            policy=policy,
             workers=workers.pool,
             clock=SystemClock(),
             stats=Stats(),
             room_bytes_min=room_bytes_min,
-            policies=PolicyTable,
+            policies=policies,
             survivors=Survivors(recovered.index, segments, applier, workers.pool),
+            pins=PinSurvey(recovered.index, state, policy, policies, workers.pool, SystemClock()),
         )
     )
     state.listeners.append(reclaim.absorb)

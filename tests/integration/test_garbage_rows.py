@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from storage.errors import NoSuchKeyError, StorageError
+from storage.eviction import Victim
 from storage.family import Family, IndexWrite
 from storage.listing import ListQuery
 from storage.policy import Policy
@@ -89,7 +90,7 @@ async def reclaim(running: RunningEngine, _: str) -> None:
     """Give up what is clean."""
     components = running.engine._life.components
     for state in components.segments.states():
-        await attempt(components.reclaim._drop(state.segment_id))
+        await attempt(components.reclaim._drop(Victim(state.segment_id)))
 
 
 WORKS: tuple[Work, ...] = (get, write, show, upload, flush, upkeep, scrub, reclaim)

@@ -60,8 +60,9 @@ class NoRoom:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    async def make_room(self, size: int) -> bool:
+    async def make_room(self, size: int, *, is_for_write: bool) -> bool:
         """Refuse."""
+        assert is_for_write
         self.asked.append(size)
         return False
 

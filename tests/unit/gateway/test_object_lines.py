@@ -46,6 +46,14 @@ def test_an_object_that_is_here_says_how_long_it_is_served() -> None:
     }
 
 
+def test_what_is_pinned_of_an_object_is_told_and_why_not_more() -> None:
+    """Nothing where no policy pins it."""
+    assert "pinned" not in lines_of(REPORT)
+    assert lines_of(replace(REPORT, pinned_bytes=3 * MIB))["pinned"] == "3.0 MiB of what is cached"
+    refused = replace(REPORT, why_not_pinned="pins are full")
+    assert lines_of(refused)["pinned"] == "0 B of what is cached: pins are full"
+
+
 def test_an_object_of_which_some_is_here_says_what_and_why_not_more() -> None:
     """The first ranges, as a Range header would name them."""
     report = replace(

@@ -149,6 +149,7 @@ def test_load_names_the_setting_and_what_is_allowed_when_a_value_is_wrong(name: 
         ('origin_access_key = "a"', "origin_access_key and origin_secret_key: one is set without the other"),
         ('origin_session_token = "a"', "origin_session_token: set without origin_access_key"),
         ('cache_size = "1GiB"\ndirty_bytes_max = "2GiB"', "dirty_bytes_max: more than cache_size"),
+        ('cache_size = "1GiB"\npinned_bytes_max = "2GiB"', "pinned_bytes_max: more than cache_size"),
     ],
 )  # fmt: skip
 def test_load_refuses_with_one_line_when_the_file_is_wrong(config: str, line: str) -> None:
@@ -394,6 +395,16 @@ def test_dirty_mark_follows_the_cache_size_or_stands_by_itself() -> None:
     """A percentage is one of cache_size; a size is that size."""
     assert load('cache_size = "1GiB"\ndirty_bytes_max = "25%"', {}, {}).dirty_bytes_limit == 256 * MIB
     assert load('dirty_bytes_max = "64MiB"', {}, {}).dirty_bytes_limit == 64 * MIB
+    assert load('cache_size = "1GiB"\npinned_bytes_max = "25%"', {}, {}).pinned_bytes_limit == 256 * MIB
+
+
+def test_a_policy_pins_by_its_priority() -> None:
+    """Pinned is one more priority, of a table or of all; the table that storage asks says whether any does."""
+    pinned = load('[[policies]]\nmatch = "s3://b/x*"\npriority = "pinned"', {}, {})
+    assert pinned.policies[0].priority is RetentionPriority.PINNED
+    assert pinned.policy_table().has_pins
+    assert load('priority = "pinned"', {}, {}).policy_table().has_pins
+    assert not load('priority = "high"', {}, {}).policy_table().has_pins
 
 
 def test_table_has_one_row_for_each_field_whose_default_is_of_its_type() -> None:

@@ -167,9 +167,10 @@ def test_priority_weighs_what_is_worth_keeping() -> None:
         policy.price = price
         return [p for p in RetentionPriority if policy.admit(of_warmed(p), has_room=False) is not None]
 
-    assert admitted_at(worth * 2) == [RetentionPriority.HIGH]
-    assert admitted_at(worth / 2) == [RetentionPriority.NORMAL, RetentionPriority.HIGH]
-    assert len(admitted_at(worth / 8)) == 3
+    high = [RetentionPriority.HIGH, RetentionPriority.PINNED]  # the policy has no room for pins
+    assert admitted_at(worth * 2) == high
+    assert admitted_at(worth / 2) == [RetentionPriority.NORMAL, *high]
+    assert len(admitted_at(worth / 8)) == 4
 
 
 def half_announced() -> GittinsPolicy:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from storage.ghost import Ghost
+from storage.pins import Pins
 from storage.prefix_groups import GROUPS_MAX, PrefixGroups
 from storage.residents import SegmentResidents, grains
 from storage.reuse import (
@@ -124,7 +125,7 @@ def test_grains_are_cut_at_multiples_of_the_version() -> None:
 @given(st.permutations(range(12)))
 def test_residents_are_found_in_whatever_order_they_came(order: list[int]) -> None:
     """An extent is found by any offset in it; a gap gives the next."""
-    residents = SegmentResidents(0)
+    residents = SegmentResidents(0, Pins(0))
     for position in order:
         residents.add(100 * position, 60, position + 1, 5, 0, 0)
     residents.add(300, 60, 9, 7, 3, 1)

@@ -4,6 +4,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from bench.replay import PinsNothing
 from storage.eviction import EvictionPolicy, ExtentUse, Kept, Victim
 from storage.rows import Rows
 from storage.types import KIB, MIB, Extent, Stream
@@ -15,7 +16,7 @@ from tests.fakes.row_invariants import check_rows
 PIECE = 300 * KIB
 
 
-class KeepsFirst:
+class KeepsFirst(PinsNothing):
     """A policy that gives up the oldest segment, and keeps the object at its beginning."""
 
     def __init__(self) -> None:
