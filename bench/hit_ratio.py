@@ -13,13 +13,13 @@ the cells that miss the goals.
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import libcachesim
 import numpy as np
 
+from bench.access_cost import hit_cost
 from bench.replay import CacheReplay, Outcome
 from bench.segment_s3fifo import SegmentS3Fifo
 from bench.workloads import Workload, all_workloads
@@ -164,15 +164,7 @@ def _access_us(policy: GittinsPolicy, uses: Sequence[ExtentUse]) -> float:
         return 0.0
     rng = np.random.default_rng(1)
     order = [places[i] for i in rng.integers(0, len(places), 20_000).tolist()]
-    touched = policy.touched
-    begun = time.process_time()
-    for use, segment_id, offset in order:
-        touched(segment_id, offset, use.length)
-    spent = time.process_time() - begun
-    begun = time.process_time()
-    for _ in order:
-        pass
-    return (spent - (time.process_time() - begun)) / len(order) * 1e6
+    return hit_cost(policy, [(segment_id, offset, use.length) for use, segment_id, offset in order]).hit_us
 
 
 def row_of(cell: Cell) -> str:

@@ -132,6 +132,12 @@ class CacheReplay:
         outcome.hits += is_hit
         return is_hit
 
+    def places(self, number: int) -> list[tuple[int, int, int]]:
+        """Say where an object lies: segment, offset and length of each extent, in their order; empty where not all of it is here."""
+        extents = self._extents.get(number, [])
+        is_whole = sum(length for _, length, _, _ in extents) == self._uses[number].length
+        return [(segment, offset, length) for _, length, segment, offset in extents] if is_whole else []
+
     def _miss(self, number: int, use: ExtentUse) -> None:
         # What goes is at least a segment: what the last one left over is nobody's for nothing.
         has_room = self._store.room_bytes >= self._room_bytes_min + self._segment_bytes

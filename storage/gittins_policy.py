@@ -43,15 +43,19 @@ from storage.residents import GRAIN_BYTES, SegmentResidents, grains
 from storage.reuse import (
     AGE_BIN,
     AGE_MAX,
+    AGE_OLD,
     BINS,
-    BUMPED_SOON,
     CLASS_OF,
     CLASSES,
-    HALF_A_STEP,
+    CODES_AFTER,
+    MARK,
+    MARKED_MAX,
     ROW_OF,
+    STEP_SHIFT,
     UNITS_A_CACHE,
     UNREAD,
     UNREAD_INDEX,
+    ReuseMonitor,
     bumped,
     index_of,
     prior_rates,
@@ -87,6 +91,9 @@ LEARN_READS_MAX: Final = 4096
 LEARN_READS_A_STEP: Final = 8
 """A lesson is taken in steps of about 0.1 ms, one in so many reads, so that no read waits for all of it."""
 
+GROUPS_LEARNT_ALL: Final = 4
+"""Of more groups only those that were read since their last lesson are learnt about anew: what the others did changes little of it."""
+
 DIGEST_READS: Final = 32
 """So many reads of cached bytes are learnt from together, which costs a fraction of learning from each by itself."""
 
@@ -94,6 +101,7 @@ LOOKS: Final = 8
 """So many segments are looked at anew each time one is chosen."""
 
 TRIES: Final = 4
+FOUND_SINGLY: Final = 8
 SAMPLE_EXTENTS: Final = 256
 ANNOUNCED_MAX: Final = 1 << 16
 """So many grains on their way for reads to come are remembered; of those before, it is forgotten that nobody has read them yet."""
@@ -189,37 +197,47 @@ class GittinsPolicy:
     def _digest(self) -> None:
         """Learn from the reads that were written down, in their order."""
         pending = self._pending
+        if not pending:
+            return
         self._pending = []
-        clock, unit, groups = self._clock_bytes, self._unit_bytes, self._groups.by_number
-        now, last_group, limit = self._now, None, 0
+        unit, groups = self._unit_bytes, self._groups.by_number
+        # The clock is read once a read: small numbers from a whole unit on are quicker than those of all traffic.
+        since, into = divmod(self._clock_bytes, unit)
+        now, last_tag, code_min, monitor = since, -1, 0, self._groups.rest.monitor
+        read: dict[int, tuple[ReuseMonitor, int]] = {}
+        place_of, codes_after, old = bisect_right, CODES_AFTER, AGE_OLD
         for residents, offset, length in pending:
-            clock += length
-            now = clock // unit
+            into += length
+            now = since + into // unit
             offsets = residents.offsets
-            position = bisect_right(offsets, offset) - 1
+            position = place_of(offsets, offset) - 1
             if position < 0 or offsets[position] != offset:
+                # Not from the beginning of an extent on.
                 position = residents.first_at(offset)
                 if position == len(offsets) or offsets[position] >= offset + length:
                     continue
-            group = groups[residents.tags[position] >> _GROUP_SHIFT]
-            if group is not last_group:
-                self._see_hit(group, now)
-                last_group, limit = group, group.monitor.limit
+            tag = residents.tags[position]
+            if tag != last_tag:
+                last_tag = tag
+                group_read = read.get(tag)
+                if group_read is None:
+                    monitor = groups[tag >> _GROUP_SHIFT].monitor
+                    read[tag] = group_read = monitor, MARK if monitor.limit <= MARKED_MAX else 0
+                monitor, code_min = group_read
             codes, stamps = residents.codes, residents.stamps
-            age, code = now - stamps[position], codes[position]
-            codes[position] = code = BUMPED_SOON[code] if age < HALF_A_STEP else bumped(code, age)
-            stamps[position] = now
-            grain_length = residents.lengths[position]
-            identity = residents.identities[position]
-            if identity <= limit:
-                monitor = group.monitor
-                monitor.observe(identity, grain_length, CLASS_OF[code], clock / unit)
-                limit = monitor.limit
-            if grain_length < length:
-                self._touch_rest(residents, position, offset + length, (clock, now))
-                limit = group.monitor.limit
+            # As `bumped`, of whose calls there would be one a read.
+            age = now - stamps[position]
+            code = codes_after[age >> STEP_SHIFT if age < old else -1][codes[position]]
+            codes[position], stamps[position] = code, now
+            if code >= code_min and residents.identities[position] <= monitor.limit:
+                identity, grain_length = residents.identities[position], residents.lengths[position]
+                monitor.observe(identity, grain_length, CLASS_OF[code], since + into / unit)
+            if residents.lengths[position] < length:
+                self._touch_rest(residents, position, offset + length, (since * unit + into, now))
+        for tag in read:
+            self._see_hit(groups[tag >> _GROUP_SHIFT], now)
         self._reads_to_learn -= len(pending)
-        self._clock_bytes, self._now = clock, now
+        self._clock_bytes, self._now = since * unit + into, now
         self._learn_if_due()
 
     def _touch_rest(
@@ -340,6 +358,7 @@ class GittinsPolicy:
             if identity in self._announced:
                 del self._announced[identity]
                 age, code = 0, UNREAD
+            code = code | MARK if identity <= MARKED_MAX else code & ~MARK
             residents.add(offset + distance, length, identity, max(0, self._now - age), code, tag)
         residents.live_bytes = max(residents.live_bytes, residents.known_bytes)
 
@@ -452,8 +471,7 @@ class GittinsPolicy:
     def _cheapest(self, is_reclaimable: Callable[[int], bool]) -> int | None:
         cheapest = None
         for _ in range(TRIES):
-            ranked = sorted(self._ring, key=self._score)
-            cheapest = self._first(ranked, is_reclaimable)
+            cheapest = self._first(self._ranked(), is_reclaimable)
             if cheapest is None:
                 return None
             residents = self._segments[cheapest]
@@ -467,7 +485,7 @@ class GittinsPolicy:
                 break
         return cheapest
 
-    def _first(self, ranked: Sequence[int], is_reclaimable: Callable[[int], bool]) -> int | None:
+    def _first(self, ranked: Iterator[int], is_reclaimable: Callable[[int], bool]) -> int | None:
         """Give the first that may go and costs no pin; the first that may go where all do."""
         found = None
         for one in ranked:
@@ -480,8 +498,18 @@ class GittinsPolicy:
                 found = one if found is None else found
         return found
 
-    def _score(self, segment_id: int) -> float:
-        return self._segments[segment_id].score
+    def _ranked(self) -> Iterator[int]:
+        """Give the segments as they are ranked now, the lowest score first."""
+        ring, segments = self._ring, self._segments
+        scores = [segments[segment_id].score for segment_id in ring]
+        # As a rule one of the first few may go: cheaper found one by one than by sorting all.
+        found_singly = min(FOUND_SINGLY, len(ring))
+        for _ in range(found_singly):
+            place = scores.index(min(scores))
+            yield ring[place]
+            scores[place] = inf
+        ranked = sorted(range(len(ring)), key=scores.__getitem__)
+        yield from (ring[place] for place in ranked[: len(ring) - found_singly])
 
     def _next_in_ring(self) -> Iterator[int]:
         for _ in range(min(LOOKS, len(self._ring))):
@@ -632,8 +660,9 @@ class GittinsPolicy:
         self._prior = index_of(rates)
         yield True
         for group in groups:
-            for _ in group.monitor.lesson(rates, self._clock_bytes / self._unit_bytes):
-                yield True
+            if len(groups) <= GROUPS_LEARNT_ALL or group.monitor.has_news:
+                for _ in group.monitor.lesson(rates, self._clock_bytes / self._unit_bytes):
+                    yield True
             group.gap_bytes *= 0.999
             gap = self._missed_bytes - group.missed_at
             # Pins make the cache smaller for all else.
@@ -652,8 +681,11 @@ class GittinsPolicy:
 
 def _overlaps(residents: SegmentResidents, start: int, stop: int) -> bool:
     """Whether anything is known of the bytes between two offsets."""
-    position = residents.first_at(start)
-    return position < len(residents) and residents.offsets[position] < stop
+    offsets = residents.offsets
+    position = bisect_right(offsets, start)
+    if position and offsets[position - 1] + residents.lengths[position - 1] > start:
+        return True
+    return position < len(offsets) and offsets[position] < stop
 
 
 def _identity(version_id: int, grain_number: int) -> int:

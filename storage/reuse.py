@@ -14,7 +14,9 @@ LFU and LRU.
 Pure; all of it is touched on the event loop only.
 """
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, compress
 from math import exp, log2
 from typing import Final
 
@@ -56,7 +58,9 @@ _SHRINK_WIDTHS: Final = 8.0
 _CHANGE_EVENTS: Final = 256
 _CHANGE_DISTANCE: Final = 0.45
 _CHANGE_FADE: Final = 0.25
-_CODE_MAX: Final = 127
+_BIN_EIGHTH: Final = EDGES.index(UNITS_A_CACHE / 8)
+_BIN_WHOLE: Final = EDGES.index(UNITS_A_CACHE)
+_CODE_MAX: Final = 126
 _CODES_A_DOUBLING: Final = 16
 _HALVING_CACHES: Final = 8
 _DECAY_STEPS: Final = 32
@@ -95,10 +99,18 @@ CODES: Final = UNREAD + 1
 """How often an extent was read lately is kept in a byte, its code: 0 for the first read, else the logarithm of a count that halves in
 eight caches' worth of traffic."""
 
-CLASS_OF: Final = bytes(0 if code == UNREAD else _class_of(code) for code in range(CODES))
+MARK: Final = CODES
+"""Added to the codes of extents whose identity is at most MARKED_MAX, that a read need not look at the identity of any other: all that
+is looked up by a code can be by a marked one."""
+
+MARKED_MAX: Final = (1 << 62) - 1
+
+CLASS_OF: Final = bytes(0 if code == UNREAD else _class_of(code) for code in range(CODES)) * 2
 """The reference class of a code: 0 never read before as far as is known, then counts from 1, 1.6, 2.6, 5 and 12."""
 
-ROW_OF: Final = (*(BINS * class_no for class_no in CLASS_OF[:UNREAD]), BINS * CLASSES)
+ROW_OF: Final = tuple(
+    BINS * (CLASSES if code & ~MARK == UNREAD else class_no) for code, class_no in enumerate(CLASS_OF)
+)
 """Where the class of a code begins in an index table; that of UNREAD behind all of them."""
 
 UNREAD_INDEX: Final = tuple(
@@ -108,24 +120,27 @@ UNREAD_INDEX: Final = tuple(
 """What UNREAD bytes are worth by the time since they were brought: more than nearly all that was read, for a quarter of a cache's worth
 of traffic, as they are read soon; then as much as what is read once in a cache's worth; then nobody has come for them."""
 
-_BUMPED: Final = bytes(
-    0 if code == UNREAD else _code_of(max(1.0, _count_of(code) * 2.0 ** (-step / _DECAY_STEPS) + 1.0))
-    for step in range(_DECAYS_MAX + 1)
-    for code in range(CODES)
+
+def _code_after(code: int, step: int) -> int:
+    return 0 if code == UNREAD else _code_of(max(1.0, _count_of(code) * 2.0 ** (-step / _DECAY_STEPS) + 1.0))
+
+
+STEP_SHIFT: Final = 9
+_DECAYED: Final = tuple(
+    bytes(_code_after(code, step) for code in range(CODES)) for step in range(_DECAYS_MAX + 1)
 )
-_STEP_SHIFT: Final = 10
+_DECAYED_MARKED: Final = tuple(row + bytes(code + MARK for code in row) for row in _DECAYED)
+CODES_AFTER: Final = tuple(_DECAYED_MARKED[(step + 1) >> 1] for step in range(2 * _DECAYS_MAX + 1))
+"""The code of an extent that is read again, by its age in steps of C/8 of traffic and by its code. Counts have decayed by the nearest
+whole C/4, of all ages from AGE_OLD on by as much."""
 
-BUMPED_SOON: Final = _BUMPED[:CODES]
-"""The codes of extents that are read again within HALF_A_STEP units."""
-
-HALF_A_STEP: Final = 1 << _STEP_SHIFT - 1
-assert _HALVING_CACHES * UNITS_A_CACHE >> _STEP_SHIFT == _DECAY_STEPS, "a decay step is C/4 of traffic"
+AGE_OLD: Final = 2 * _DECAYS_MAX << STEP_SHIFT
+assert _HALVING_CACHES * UNITS_A_CACHE >> STEP_SHIFT == 2 * _DECAY_STEPS, "a decay step is C/4 of traffic"
 
 
 def bumped(code: int, age: int) -> int:
     """Give the code of an extent that is read again `age` units after its last read."""
-    step = (age + HALF_A_STEP) >> _STEP_SHIFT
-    return _BUMPED[(min(_DECAYS_MAX, step)) * CODES + code]
+    return CODES_AFTER[min(age, AGE_OLD) >> STEP_SHIFT][code]
 
 
 def gittins(hazards: Sequence[float]) -> list[float]:
@@ -134,17 +149,21 @@ def gittins(hazards: Sequence[float]) -> list[float]:
     The best ratio of chance to waiting over all later stopping times: the slopes of a concave hull, joined from the oldest bin on, each
     joint seen from its own start, so that small chances of getting there cost no precision.
     """
-    index = [0.0] * len(hazards)
+    index: list[float] = []
     hull: list[tuple[float, float, float]] = []
-    for b in range(len(hazards) - 1, -1, -1):
-        chance, wait, survival = hazards[b], _WIDTHS[b] * (1.0 - hazards[b] / 2.0), 1.0 - hazards[b]
-        while hull and hull[-1][0] * wait > chance * hull[-1][1]:
-            next_chance, next_wait, next_survival = hull.pop()
+    # What follows is the hull's next slope; below the last one nothing is worth waiting for.
+    next_chance, next_wait, next_survival = 0.0, 1.0, 1.0
+    for hazard, width in zip(reversed(hazards), reversed(_WIDTHS), strict=True):
+        chance, wait, survival = hazard, width * (1.0 - hazard / 2.0), 1.0 - hazard
+        while next_chance * wait > chance * next_wait:
             chance += survival * next_chance
             wait += survival * next_wait
             survival *= next_survival
-        hull.append((chance, wait, survival))
-        index[b] = chance / wait
+            next_chance, next_wait, next_survival = hull.pop()
+        hull.append((next_chance, next_wait, next_survival))
+        next_chance, next_wait, next_survival = chance, wait, survival
+        index.append(chance / wait)
+    index.reverse()
     return index
 
 
@@ -158,14 +177,19 @@ class ReuseMonitor:
     """
 
     __slots__ = (
-        "_entries",
+        "_aged_at",
+        "_classes",
         "_events",
         "_exposure",
         "_hits",
+        "_lasts",
+        "_lengths",
         "_long_run",
         "_recent",
         "_recent_count",
+        "_slots",
         "_unaged",
+        "_unaged_learnt",
         "_whole",
         "changes",
         "index",
@@ -181,16 +205,28 @@ class ReuseMonitor:
         # Bins waited through whole, as differences between neighbours; `_settle` adds them to the exposure.
         self._whole = [[0.0] * (BINS + 1) for _ in range(CLASSES)]
         self._events = 0.0
-        # By identity: when it was read last, up to which age its waiting is counted, its class then, its length.
-        self._entries: dict[int, tuple[float, float, int, int]] = {}
+        # The extents followed: columns of when each was read last, its class then, its length; and by identity its place in them, in
+        # the same order. Waiting is counted up to `_aged_at`, of all of them.
+        self._slots: dict[int, int] = {}
+        self._lasts = array("d")
+        self._classes = bytearray()
+        self._lengths = array("I")
+        self._aged_at = 0.0
         self._recent = [0, 0, 0, 0]
         self._recent_count = 0
         self._long_run = [0.0, 0.0, 0.0, 0.0]
+        # Reads since the waiting was counted last: now, and when the index was made.
         self._unaged = 0
+        self._unaged_learnt = 0
 
     def __len__(self) -> int:
         """Count the extents followed."""
-        return len(self._entries)
+        return len(self._slots)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is more to learn from than what the index was made of."""
+        return self._unaged != self._unaged_learnt
 
     @property
     def threshold(self) -> int:
@@ -215,8 +251,7 @@ class ReuseMonitor:
 
     def distinct_bytes(self) -> float:
         """Estimate how many bytes of the group were read within the horizon, and are still there to be read."""
-        followed = sum(length for _, _, _, length in self._entries.values())
-        return followed * (0x1_0000_0000 / (self.threshold + 1))
+        return sum(self._lengths) * (0x1_0000_0000 / (self.threshold + 1))
 
     def typical_age(self) -> float:
         """Estimate the mean age at which extents are read again, in units; 0.0 where none was."""
@@ -233,43 +268,65 @@ class ReuseMonitor:
             class_no: The class that the cache gives it now.
             now: The clock of traffic, in units.
         """
-        entries = self._entries
-        entry = entries.get(identity)
-        entries[identity] = (now, 0.0, class_no, length)
         self._events += 1.0
         self._unaged += 1
         self._recent_count = count = self._recent_count + 1
-        if entry is None:
+        lasts, classes = self._lasts, self._classes
+        slot = self._slots.get(identity)
+        if slot is None:
+            self._slots[identity] = len(lasts)
+            lasts.append(now)
+            classes.append(class_no)
+            self._lengths.append(length)
             self._recent[3] += 1
-            if len(entries) > ENTRIES_MAX:
+            if len(lasts) > ENTRIES_MAX:
                 self._narrow()
         else:
-            last, counted, class_before, _ = entry
+            last, class_before = lasts[slot], classes[slot]
+            lasts[slot], classes[slot], self._lengths[slot] = now, class_no, length
             age = now - last
-            self._expose(class_before, counted, age)
-            self._hits[class_before][AGE_BIN[int(age) if age < AGE_MAX else AGE_MAX]] += 1.0
-            self._recent[0 if age < UNITS_A_CACHE / 8 else 1 if age < UNITS_A_CACHE else 2] += 1
+            final = AGE_BIN[int(age) if age < AGE_MAX else AGE_MAX]
+            self._hits[class_before][final] += 1.0
+            self._recent[0 if final < _BIN_EIGHTH else 1 if final < _BIN_WHOLE else 2] += 1
+            # As in `_age`.
+            aged_at = self._aged_at
+            counted = aged_at - last if aged_at > last else 0.0
+            first = AGE_BIN[int(counted)]
+            exposure = self._exposure[class_before]
+            if first == final:
+                exposure[first] += age - counted
+            else:
+                exposure[first] += EDGES[first + 1] - counted
+                exposure[final] += age - EDGES[final]
+                whole = self._whole[class_before]
+                whole[first + 1] += 1.0
+                whole[final] -= 1.0
         if count >= _CHANGE_EVENTS:
             self._notice_change()
 
     def of_object(self, upper: int) -> list[int]:
         """Give the identities that are followed of an object, by their upper half."""
-        return [identity for identity in self._entries if identity >> 32 == upper]
+        return [identity for identity in self._slots if identity >> 32 == upper]
 
     def forget(self, identities: Iterable[int]) -> None:
         """Count extents no more among those that are there to be read. What their waiting teaches stays."""
-        entries = self._entries
         for identity in identities:
-            entry = entries.get(identity)
-            if entry is not None:
-                last, counted, class_no, _ = entry
-                entries[identity] = (last, counted, class_no, 0)
+            slot = self._slots.get(identity)
+            if slot is not None:
+                self._lengths[slot] = 0
 
     def _narrow(self) -> None:
         """Follow fewer extents, a root of two less."""
         self.limit = limit = int(self.threshold * _NARROWED) << 32 | 0xFFFF_FFFF
-        self._entries = {identity: entry for identity, entry in self._entries.items() if identity <= limit}
+        self._follow_only([identity <= limit for identity in self._slots])
         self._fade(_NARROWED)
+
+    def _follow_only(self, stays: Sequence[bool]) -> None:
+        """Let go of extents, by their places."""
+        self._slots = {identity: slot for slot, identity in enumerate(compress(self._slots, stays))}
+        self._lasts = array("d", compress(self._lasts, stays))
+        self._classes = bytearray(compress(self._classes, stays))
+        self._lengths = array("I", compress(self._lengths, stays))
 
     def _notice_change(self) -> None:
         """Forget most of what was learnt where reads have begun to look unlike those before."""
@@ -298,6 +355,7 @@ class ReuseMonitor:
             for class_no, row in enumerate(others):
                 mine[class_no] = [a + b for a, b in zip(mine[class_no], row, strict=True)]
         self._events += other.events
+        self._unaged += 1
 
     # --- learning ----------------------------------------------------------------------------------------------------
 
@@ -316,13 +374,14 @@ class ReuseMonitor:
 
         A step takes about 0.1 ms; only what ages the extents followed takes time for each of them, 2 ms at most.
         """
-        if self._unaged >= len(self._entries) // AGED_SHARE:
+        if self._unaged >= len(self._slots) // AGED_SHARE:
             self._unaged = 0
-            self._age_entries(now)
+            self._age(now)
             yield
-        if len(self._entries) < ENTRIES_MAX // 4 and self.limit < _ALL and self._events > EVENTS_MIN:
+        self._unaged_learnt = self._unaged
+        if len(self._slots) < ENTRIES_MAX // 4 and self.limit < _ALL and self._events > EVENTS_MIN:
             self.limit = min(_ALL, 2 * self.limit + 1)
-        if self._events > max(EVENTS_MIN, len(self._entries) / 2):
+        if self._events > max(EVENTS_MIN, len(self._slots) / 2):
             self._fade(0.5)
         hits, exposure = self.totals()
         rates = _shrunk(hits, exposure, prior, _SHRINK_WIDTHS)
@@ -333,38 +392,27 @@ class ReuseMonitor:
             index += index_of(own)
         self.index = index
 
-    def _expose(self, class_no: int, start: float, stop: float) -> None:
-        """Count waiting from one age to another."""
-        exposure = self._exposure[class_no]
-        first = AGE_BIN[int(start) if start < AGE_MAX else AGE_MAX]
-        final = AGE_BIN[int(stop) if stop < AGE_MAX else AGE_MAX]
-        if first == final:
-            exposure[first] += stop - start
-            return
-        exposure[first] += EDGES[first + 1] - start
-        exposure[final] += stop - EDGES[final]
-        whole = self._whole[class_no]
-        whole[first + 1] += 1.0
-        whole[final] -= 1.0
-
     def _settle(self) -> None:
         """Add the bins that were waited through whole to the exposure."""
         for class_no, differences in enumerate(self._whole):
-            exposure, waiting = self._exposure[class_no], 0.0
-            for b in range(BINS):
-                waiting += differences[b]
-                exposure[b] += waiting * _WIDTHS[b]
-            self._whole[class_no] = [0.0] * (BINS + 1)
+            if any(differences):
+                waits = zip(self._exposure[class_no], accumulate(differences), _WIDTHS, strict=False)
+                self._exposure[class_no] = [waited + count * width for waited, count, width in waits]
+                self._whole[class_no] = [0.0] * (BINS + 1)
 
-    def _age_entries(self, now: float) -> None:
+    def _age(self, now: float) -> None:
         """Count the waiting of those that have not been read again, and let go of the oldest."""
-        fresh: dict[int, tuple[float, float, int, int]] = {}
         exposures, wholes = self._exposure, self._whole
-        for identity, (last, counted, class_no, length) in self._entries.items():
+        aged_at, self._aged_at = self._aged_at, now
+        has_old = False
+        for last, class_no in zip(self._lasts, self._classes, strict=True):
             age = now - last
-            # As `_expose`, of whose calls there would be thousands.
-            first = AGE_BIN[int(counted) if counted < AGE_MAX else AGE_MAX]
-            final = AGE_BIN[int(age) if age < AGE_MAX else AGE_MAX]
+            if age < AGE_MAX:
+                final = AGE_BIN[int(age)]
+            else:
+                final, has_old = BINS - 1, True
+            counted = aged_at - last if aged_at > last else 0.0
+            first = AGE_BIN[int(counted)]
             exposure = exposures[class_no]
             if first == final:
                 exposure[first] += age - counted
@@ -374,13 +422,12 @@ class ReuseMonitor:
                 whole = wholes[class_no]
                 whole[first + 1] += 1.0
                 whole[final] -= 1.0
-            if age < HORIZON:
-                fresh[identity] = (last, age, class_no, length)
-        self._entries = fresh
+        if has_old:
+            self._follow_only([now - last < HORIZON for last in self._lasts])
 
 
 def _columns(rows: Sequence[Sequence[float]]) -> list[float]:
-    return [sum(column) for column in zip(*rows, strict=True)]
+    return list(map(sum, zip(*rows, strict=True)))
 
 
 def _shrunk(

@@ -1,7 +1,7 @@
 """GittinsPolicy: the contract of all policies, what it keeps of a victim, and hit ratios of small replays."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -10,12 +10,15 @@ from storage.eviction import EvictionPolicy, ExtentUse, Kept
 from storage.gittins_policy import (
     ANNOUNCED_MAX,
     DIGEST_READS,
+    FOUND_SINGLY,
     FREED_SHARE_MIN,
+    GROUPS_LEARNT_ALL,
     LEARN_READS_A_STEP,
     GittinsPolicy,
+    _identity,
 )
 from storage.policy import RetentionPriority
-from storage.reuse import UNREAD
+from storage.reuse import MARK, MARKED_MAX, UNREAD, ReuseMonitor
 from storage.types import KIB, MIB, ObjectName, Stream
 from tests.contracts.eviction_policy import EvictionPolicyContract, use
 
@@ -212,7 +215,7 @@ def test_what_is_read_on_its_way_is_read_like_any_other() -> None:
     policy.accessed(one, None)
     policy.admitted(one, 1, 0)
 
-    assert policy._segments[1].codes[0] == 0
+    assert policy._segments[1].codes[0] & ~MARK == 0
 
 
 def test_memory_of_what_is_on_its_way_is_bounded() -> None:
@@ -224,8 +227,8 @@ def test_memory_of_what_is_on_its_way_is_bounded() -> None:
     policy.admitted(use(ANNOUNCED_MAX), 2, 0)
 
     assert len(policy._announced) == ANNOUNCED_MAX - 1
-    assert policy._segments[1].codes[0] == 0
-    assert policy._segments[2].codes[0] == UNREAD
+    assert policy._segments[1].codes[0] & ~MARK == 0
+    assert policy._segments[2].codes[0] & ~MARK == UNREAD
 
 
 def test_lessons_are_taken_in_steps_however_short_the_reads() -> None:
@@ -256,3 +259,85 @@ def test_hit_bound_is_the_share_of_what_is_read_that_fits() -> None:
     assert isinstance(policy, GittinsPolicy)
 
     assert policy.hit_bound() == pytest.approx(0.25, rel=0.1)
+
+
+def test_released_groups_count_again_once_they_are_read() -> None:
+    """A group that is not read while others miss counts next to nothing; hits of several groups in one go count for each of them."""
+    policy = warmed()
+    groups = [policy._groups.of(ObjectName("b", f"{prefix}/x"), 0) for prefix in "pq"]
+    for number, prefix in enumerate("pq"):
+        policy.admitted(ExtentUse(ObjectName("b", f"{prefix}/x"), 5000 + number, 0, SIZE), 1, number * SIZE)
+        assert policy.touched(1, number * SIZE, SIZE)
+    for number in range(10_000, 16_000):
+        policy.accessed(ExtentUse(ObjectName("b", f"r/{number}"), number, 0, SIZE), None)
+    were_released = [group.is_released for group in groups]
+
+    for number in range(2):
+        policy.touched(1, number * SIZE, SIZE)
+    policy._digest()
+
+    assert were_released == [True, True]
+    assert [group.is_released for group in groups] == [False, False]
+    assert [group.read_at for group in groups] == [policy._now] * 2
+
+
+@pytest.mark.parametrize(("prefixes", "learnt"), [(GROUPS_LEARNT_ALL, 1), (GROUPS_LEARNT_ALL + 1, 0)])
+def test_of_many_groups_those_are_learnt_about_that_were_read(
+    monkeypatch: pytest.MonkeyPatch, prefixes: int, learnt: int
+) -> None:
+    """A lesson takes no time for groups that nobody reads, once there are more than a few."""
+    policy = GittinsPolicy(capacity_bytes=64 * MIB, segment_bytes=MIB)
+    reads = [uses(600, f"p{prefix}")[prefix::prefixes] for prefix in range(prefixes)]
+    for one in [one for objects in reads for one in objects] * 2:
+        policy.accessed(one, None)
+    idle = policy._groups.of(reads[0][0].name, 0).monitor
+    for _ in range(2000):
+        policy._learn()
+    lessons: list[ReuseMonitor] = []
+    lesson = ReuseMonitor.lesson
+
+    def noted(monitor: ReuseMonitor, prior: Sequence[float], now: float) -> Iterator[None]:
+        lessons.append(monitor)
+        return lesson(monitor, prior, now)
+
+    monkeypatch.setattr(ReuseMonitor, "lesson", noted)
+
+    assert not idle.has_news
+    policy.accessed(reads[1][0], None)
+    for _ in range(2000):
+        policy._learn()
+
+    assert any(monitor is not idle for monitor in lessons)
+    assert (idle in lessons) == bool(learnt)
+
+
+@pytest.mark.parametrize("limit", [1 << 63, MARKED_MAX, MARKED_MAX // 3])
+def test_hits_of_the_sample_are_followed_whatever_its_size(limit: int) -> None:
+    """The monitor hears of each hit of an extent whose identity is of the sample, at its place and after it moved, and of no other."""
+    policy = GittinsPolicy(capacity_bytes=64 * MIB, segment_bytes=MIB)
+    objects = uses(200)
+    for number, one in enumerate(objects):
+        policy.admitted(one, 1 + number // 8, number % 8 * SIZE)
+    policy.moved(1, Kept(0, MIB), 99, 0)
+    monitor = policy._groups.of(objects[0].name, 0).monitor
+    monitor.limit = limit
+
+    for number in range(200):
+        assert policy.touched(1 + number // 8 if number >= 8 else 99, number % 8 * SIZE, SIZE)
+    policy._digest()
+
+    identities = [_identity(one.version_id, 0) for one in objects]
+    assert len(monitor) == sum(identity <= limit for identity in identities)
+    assert 0 < len(monitor) < 150
+
+
+def test_segments_are_ranked_by_their_scores() -> None:
+    """Each comes once, the lowest score first, those of equal scores in the ring's order, however many there are."""
+    rng = random.Random(4)
+    for count in (0, 1, FOUND_SINGLY, 3 * FOUND_SINGLY):
+        policy = GittinsPolicy(capacity_bytes=64 * MIB, segment_bytes=MIB)
+        for segment_id in range(count):
+            policy.found(segment_id, MIB)
+            policy._segments[segment_id].score = float(rng.randrange(9))
+
+        assert list(policy._ranked()) == sorted(range(count), key=lambda one: policy._segments[one].score)

@@ -14,6 +14,7 @@ from storage.reuse import (
     AGE_BIN,
     AGE_MAX,
     BINS,
+    CLASSES,
     EDGES,
     ENTRIES_MAX,
     ReuseMonitor,
@@ -150,3 +151,46 @@ def test_groups_are_bounded_and_merge() -> None:
     assert merged.prefix == ("b", "data")
     assert groups.by_number[first.number] is not first
     assert len(groups.live()) <= GROUPS_MAX
+
+
+def test_waiting_is_counted_once() -> None:
+    """Each extent's waiting, before each of its reads and since the last, stands in its class and in the bins that it went through."""
+    rng, monitor, now = random.Random(9), ReuseMonitor(), 0.0
+    spans: list[tuple[int, float]] = []
+    last: dict[int, tuple[int, float]] = {}
+    for count in range(700):
+        now += rng.choice((0, 1, 40, 1200))
+        identity, class_no = rng.randrange(30), rng.randrange(CLASSES)
+        monitor.observe(identity, 100, class_no, now)
+        if identity in last:
+            class_before, read_at = last[identity]
+            spans.append((class_before, now - read_at))
+        last[identity] = class_no, now
+        if count % 17 == 0:
+            monitor._age(now)
+    monitor._age(now)
+    spans += [(class_no, now - read_at) for class_no, read_at in last.values()]
+
+    exposure = monitor.exposure
+
+    for class_no in range(CLASSES):
+        for b in range(BINS):
+            ages = [age for of, age in spans if of == class_no and age > EDGES[b]]
+            waited = sum(min(age, EDGES[b + 1]) - EDGES[b] for age in ages)
+            assert exposure[class_no][b] == pytest.approx(waited, abs=1e-6)
+
+
+def test_monitor_has_news_until_they_are_learnt() -> None:
+    """What was read since the last lesson, or came from another monitor, is news, whether its waiting was counted then or not."""
+    monitor, prior = ReuseMonitor(), prior_rates(())
+    has_news = [monitor.has_news]
+
+    for now in range(1, 9):
+        monitor.observe(now % 5, 100, 0, float(now))
+        has_news.append(monitor.has_news)
+        monitor.learn(prior, float(now))
+        has_news.append(monitor.has_news)
+    monitor.merge(ReuseMonitor())
+    has_news.append(monitor.has_news)
+
+    assert has_news == [False] + 8 * [True, False] + [True]
