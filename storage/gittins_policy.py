@@ -113,7 +113,10 @@ FORGOTTEN_GRAINS_MAX: Final = 64
 """The grains of a longer version that is forgotten are looked for among those followed, which takes longer than naming so many."""
 
 STREAMS_SEGMENTS_MIN: Final = 64
-"""A cache of fewer segments has one clean stream, as open segments take room."""
+"""A cache of fewer segments has one stream for all survivors, as open segments take room."""
+
+SURVIVORS_SEGMENTS_MIN: Final = 32
+"""And one of fewer than these has one for them and for what is new."""
 
 _GROUP_SHIFT: Final = PRIORITY_BITS
 _PRIORITY_NUMBERS: Final = {
@@ -146,7 +149,10 @@ class GittinsPolicy:
     def __init__(self, *, capacity_bytes: int, segment_bytes: int, pinned_bytes_max: int = 0) -> None:
         self._capacity_bytes = capacity_bytes
         self._unit_bytes = max(1, capacity_bytes // UNITS_A_CACHE)
-        self._has_streams = capacity_bytes // segment_bytes >= STREAMS_SEGMENTS_MIN
+        segments = capacity_bytes // segment_bytes
+        self._has_streams = segments >= STREAMS_SEGMENTS_MIN
+        survivors = Stream.KEPT if segments >= SURVIVORS_SEGMENTS_MIN else Stream.CLEAN
+        self._survivor_streams = _STREAM_OF_CLASS if self._has_streams else (survivors,) * CLASSES
         self._segments: dict[int, SegmentResidents] = {}
         self._ring: list[int] = []
         self._hand = 0
@@ -591,8 +597,7 @@ class GittinsPolicy:
                 continue
             room -= 0 if has_pin else length
             offset = residents.offsets[position]
-            class_no = CLASS_OF[residents.codes[position]]
-            stream = _STREAM_OF_CLASS[class_no] if self._has_streams else Stream.CLEAN
+            stream = self._survivor_streams[CLASS_OF[residents.codes[position]]]
             stream = Stream.PINNED if has_pin else stream
             if kept and kept[-1].stop == offset and kept[-1].stream is stream:
                 kept[-1] = Kept(kept[-1].offset, offset + length, stream)

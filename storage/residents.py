@@ -1,4 +1,4 @@
-"""What a policy remembers of one segment: its extents in the order of their places, in 22 bytes each.
+"""What a policy remembers of one segment: its extents in the order of their places, in 26 bytes each.
 
 Columns of plain numbers rather than objects, as there are millions of extents in a large cache. Long extents are kept as grains
 of GRAIN_BYTES, cut where the version's own offsets are multiples of it, so that each of their bytes has the age of its own last
@@ -63,7 +63,8 @@ class SegmentResidents:
         self.offsets = array("I")
         self.lengths = array("I")
         self.identities = array("Q")
-        self.stamps = array("I")
+        # Whole units of all traffic: 32 bits would end with a million caches of it.
+        self.stamps = array("Q")
         self.codes = bytearray()
         self.tags = bytearray()
         self.known_bytes = 0

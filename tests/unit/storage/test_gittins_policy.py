@@ -1,12 +1,12 @@
 """GittinsPolicy: the contract of all policies, what it keeps of a victim, and hit ratios of small replays."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from bench.replay import CacheReplay
-from storage.eviction import EvictionPolicy, ExtentUse, Kept
+from storage.eviction import EvictionPolicy, ExtentUse, Kept, Victim
 from storage.gittins_policy import (
     ANNOUNCED_MAX,
     DIGEST_READS,
@@ -144,6 +144,38 @@ def test_moved_extents_keep_their_class() -> None:
 
     assert victim is not None
     assert victim.keep == (Kept(0, SIZE, Stream.WARM),)
+
+
+class Recording(GittinsPolicy):
+    """Remembers to which streams it wrote again what it kept."""
+
+    def __init__(self, segments: int) -> None:
+        super().__init__(capacity_bytes=segments * MIB, segment_bytes=MIB)
+        self.streams: set[Stream] = set()
+
+    def choose(self, is_reclaimable: Callable[[int], bool]) -> Victim | None:
+        victim = super().choose(is_reclaimable)
+        self.streams |= {kept.stream for kept in victim.keep} if victim else set()
+        return victim
+
+
+@pytest.mark.parametrize(
+    ("segments", "streams"),
+    [(24, {Stream.CLEAN}), (40, {Stream.KEPT}), (80, {Stream.KEPT, Stream.WARM, Stream.HOT})],
+)
+def test_survivors_have_as_many_streams_as_the_cache_has_room_for(
+    segments: int, streams: set[Stream]
+) -> None:
+    """Open segments take room: a small cache keeps survivors together, and only a tiny one mixes them with what is new."""
+    rng = random.Random(5)
+    objects = uses(40 * segments)
+    policy = Recording(segments)
+    replay = CacheReplay(policy, objects, capacity_bytes=segments * MIB, segment_bytes=MIB)
+
+    for _ in range(100 * segments):
+        replay.read(int(len(objects) ** rng.random()) - 1)
+
+    assert policy.streams == streams
 
 
 def of_warmed(priority: RetentionPriority = RetentionPriority.NORMAL) -> ExtentUse:
