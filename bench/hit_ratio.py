@@ -17,6 +17,7 @@ come to, and which goals they miss; the exit status is 1 where they miss any.
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -46,7 +47,8 @@ from bench.traces import read_trace
 from bench.workloads import WORKLOADS, Workload
 from storage import gittins_policy, residents as extents, reuse, segment_files
 from storage.eviction import EvictionPolicy, ExtentUse
-from storage.gittins_policy import GittinsPolicy, _identity
+from storage.gittins_policy import GittinsPolicy
+from storage.identities import identity_of
 from storage.segment_files import segment_bytes_of
 from storage.types import ObjectName
 
@@ -287,7 +289,7 @@ def _simulated(make: Callable[..., libcachesim.CacheBase], workload: Workload, c
 
 def _access_us(policy: GittinsPolicy, uses: Sequence[ExtentUse]) -> float:
     """Give the CPU time of an access that hits, learning included, after all that the policy has been through."""
-    use_of = {_identity(use.version_id, 0): use for use in uses}
+    use_of = {identity_of(use.version_id, 0): use for use in uses}
     places = []
     for segment_id, residents in policy._segments.items():
         for offset, identity, length in zip(

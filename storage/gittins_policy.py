@@ -26,6 +26,7 @@ from typing import Final
 
 from storage.eviction import SEGMENT_STOP, ExtentUse, Kept, Victim
 from storage.ghost import Ghost
+from storage.identities import identity_of, mark_of
 from storage.pins import (
     HIGH,
     LOW,
@@ -132,10 +133,6 @@ _PINNED_SCORE: Final = 1e200
 
 _PRICE_INERTIA: Final = 0.02
 _STREAM_OF_CLASS: Final = (Stream.KEPT, Stream.KEPT, Stream.WARM, Stream.WARM, Stream.HOT, Stream.HOT)
-_MASK_32: Final = 0xFFFF_FFFF
-_MIX: Final = 0x9E37_79B9_7F4A_7C15
-_GRAIN_MIX: Final = 0xC2B2_AE3D_27D4_EB4F
-_MASK_64: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class GittinsPolicy:
@@ -294,8 +291,8 @@ class GittinsPolicy:
         self._missed_bytes += use.length
         group.missed_at = self._missed_bytes
         for number, _, length in _bounded_grains(use):
-            identity = _identity(use.version_id, number)
-            mark = _mark(identity)
+            identity = identity_of(use.version_id, number)
+            mark = mark_of(identity)
             known = self._ghost.find(mark, self._now)
             code = 0 if known is None else bumped(known[1], known[0])
             self._announced.pop(identity, None)
@@ -329,7 +326,7 @@ class GittinsPolicy:
                 return Stream.PINNED
             priority = HIGH
         number, _, _ = next(grains(use.start, use.length))
-        known = self._ghost.find(_mark(_identity(use.version_id, number)), self._now)
+        known = self._ghost.find(mark_of(identity_of(use.version_id, number)), self._now)
         class_no = 0 if known is None else CLASS_OF[bumped(known[1], known[0])]
         if not has_room and group.monitor.index:
             table = self._table(group.number << _GROUP_SHIFT | priority)
@@ -340,7 +337,7 @@ class GittinsPolicy:
     def announced(self, use: ExtentUse) -> None:
         """Remember what is to come until it is here, or read."""
         for number, _, _ in grains(use.start, use.length):
-            self._announced[_identity(use.version_id, number)] = None
+            self._announced[identity_of(use.version_id, number)] = None
         while len(self._announced) > ANNOUNCED_MAX:
             del self._announced[next(iter(self._announced))]
 
@@ -358,8 +355,8 @@ class GittinsPolicy:
     def _admit_grains(self, use: ExtentUse, residents: SegmentResidents, offset: int) -> None:
         tag = self._tag(use, residents, offset)
         for number, distance, length in grains(use.start, use.length):
-            identity = _identity(use.version_id, number)
-            known = self._ghost.find(_mark(identity), self._now)
+            identity = identity_of(use.version_id, number)
+            known = self._ghost.find(mark_of(identity), self._now)
             age, code = (0, 0) if known is None else known
             if identity in self._announced:
                 del self._announced[identity]
@@ -412,7 +409,7 @@ class GittinsPolicy:
             self._segments[last].place = residents.place
         for position, length in enumerate(residents.lengths):
             if length:
-                mark = _mark(residents.identities[position])
+                mark = mark_of(residents.identities[position])
                 self._ghost.put(mark, length, residents.stamps[position], residents.codes[position])
 
     def freed(self, segment_id: int, offset: int, length: int) -> None:
@@ -423,14 +420,14 @@ class GittinsPolicy:
 
     def forgotten(self, version_id: int, size: int) -> None:
         """Count its bytes no more among those that there are to read."""
-        upper, count = _identity(version_id, 0) >> 32, -(-size // GRAIN_BYTES)
+        upper, count = identity_of(version_id, 0) >> 32, -(-size // GRAIN_BYTES)
         for group in self._groups.live():
             monitor = group.monitor
             if upper <= monitor.threshold:
                 self._digest()
                 few = count <= FORGOTTEN_GRAINS_MAX
                 monitor.forget(
-                    (_identity(version_id, n) for n in range(count)) if few else monitor.of_object(upper)
+                    (identity_of(version_id, n) for n in range(count)) if few else monitor.of_object(upper)
                 )
 
     def looked_up(
@@ -691,19 +688,6 @@ def _overlaps(residents: SegmentResidents, start: int, stop: int) -> bool:
     if position and offsets[position - 1] + residents.lengths[position - 1] > start:
         return True
     return position < len(offsets) and offsets[position] < stop
-
-
-def _identity(version_id: int, grain_number: int) -> int:
-    """Hash an extent to 64 bits, the upper half being the version's own."""
-    version_hash = version_id * _MIX & _MASK_64
-    return (
-        version_hash & 0xFFFF_FFFF_0000_0000 | (version_hash ^ (grain_number * _GRAIN_MIX >> 16)) & _MASK_32
-    )
-
-
-def _mark(identity: int) -> int:
-    """Give the 32 bits, not 0, under which the ghost knows an extent."""
-    return (identity >> 32 ^ identity * 0x2545_F491) & _MASK_32 or 1
 
 
 def _bounded_grains(use: ExtentUse) -> Iterator[tuple[int, int, int]]:

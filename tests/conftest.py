@@ -1,5 +1,6 @@
 """What every test has: bodies compared so that it fails at once, examples without a deadline, a second chance or none, and its turn."""
 
+import gc
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +42,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         room = item.path.relative_to(tests).parts[0]
         if room not in GOES_AGAIN and item.get_closest_marker("timing") is None:
             item.add_marker(pytest.mark.flaky(reruns=0))
+
+
+def pytest_collection_finish() -> None:
+    """Leave out what seven thousand tests are made of each time that the collector looks at everything: it lives to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def _patience_s(item: pytest.Item) -> float:

@@ -27,6 +27,7 @@ CODES: Final[Mapping[type[errors.StorageError], ErrorCode]] = MappingProxyType(
         errors.BucketNotEmptyError: ErrorCode.BUCKET_NOT_EMPTY,
         errors.QuarantinedError: ErrorCode.OPERATION_ABORTED,
         errors.ObjectChangedError: ErrorCode.SERVICE_UNAVAILABLE,
+        errors.NotNeededError: ErrorCode.SERVICE_UNAVAILABLE,
         errors.OverloadedError: ErrorCode.SLOW_DOWN,
         errors.DiskFullError: ErrorCode.SLOW_DOWN,
         errors.DiskFailedError: ErrorCode.SLOW_DOWN,

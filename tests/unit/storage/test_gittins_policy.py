@@ -15,8 +15,8 @@ from storage.gittins_policy import (
     GROUPS_LEARNT_ALL,
     LEARN_READS_A_STEP,
     GittinsPolicy,
-    _identity,
 )
+from storage.identities import identity_of
 from storage.policy import RetentionPriority
 from storage.reuse import MARK, MARKED_MAX, UNREAD, ReuseMonitor
 from storage.types import KIB, MIB, ObjectName, Stream
@@ -358,7 +358,7 @@ def test_hits_of_the_sample_are_followed_whatever_its_size(limit: int) -> None:
         assert policy.touched(1 + number // 8 if number >= 8 else 99, number % 8 * SIZE, SIZE)
     policy._digest()
 
-    identities = [_identity(one.version_id, 0) for one in objects]
+    identities = [identity_of(one.version_id, 0) for one in objects]
     assert len(monitor) == sum(identity <= limit for identity in identities)
     assert 0 < len(monitor) < 150
 
@@ -373,3 +373,18 @@ def test_segments_are_ranked_by_their_scores() -> None:
             policy._segments[segment_id].score = float(rng.randrange(9))
 
         assert list(policy._ranked()) == sorted(range(count), key=lambda one: policy._segments[one].score)
+
+
+def test_time_goes_on_beyond_a_million_caches_of_traffic() -> None:
+    """Stamps are of all traffic, and a small cache that is read all the time sees much."""
+    policy = GittinsPolicy(capacity_bytes=64 * MIB, segment_bytes=MIB)
+    policy._clock_bytes = (1 << 33) * policy._unit_bytes
+    policy._now = 1 << 33
+    one = use(1)
+    policy.accessed(one, None)
+    policy.admitted(one, 1, 0)
+    for _ in range(2 * DIGEST_READS):
+        assert policy.touched(1, 0, one.length)
+    policy.removed(1)
+
+    assert policy.admit(one, has_room=False) is not None
