@@ -341,7 +341,9 @@ class ListingMerger:
         """Whether something follows the full page that no tombstone can hide, so that nobody need be asked."""
         if any(overlaid.entry is not None for overlaid in self._overlay):
             return True
-        grouped_is_spent = self._detail is None and not self._grouped.items and self._grouped.is_truncated
+        # A page that told nothing may be followed by nothing.
+        is_told = self._grouped.is_truncated and not self._fruitless_pages
+        grouped_is_spent = self._detail is None and not self._grouped.items and is_told
         return grouped_is_spent and not self._overlay and not self._is_in_undecided_group()
 
     def _tombstones(self) -> int:

@@ -163,6 +163,19 @@ def elements_of(result: ListResult) -> list[tuple[str, str]]:
     hesitates=False,
     start=Position(),
 )
+@example(
+    origin_keys=set(),
+    overlaid={"a/": True, "a/a": False},
+    deleted=[],
+    prefix="",
+    delimiter="/",
+    max_keys=1,
+    page_max=1000,
+    chunk_max=1,
+    skips_groups=False,
+    hesitates=True,
+    start=Position(),
+)
 def test_pages_together_are_the_whole_listing_when_both_sides_have_keys(  # noqa: PLR0917  the drawn world
     origin_keys: set[str],
     overlaid: dict[str, bool],
