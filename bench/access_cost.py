@@ -184,6 +184,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cells = [
         cell for cell in CELLS if not options.only or any(cell.name.startswith(name) for name in options.only)
     ]
+    if not cells:
+        parser.error("no workload's name begins so")
     return judge([measure(cell, options) for cell in cells])
 
 

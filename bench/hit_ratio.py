@@ -233,7 +233,6 @@ def measure(job: Job, *, is_alone: bool, keeps: bool) -> Cell | None:
         seed=job.seed,
         scale=job.scale,
         goal=workload.goal,
-        is_once_an_epoch=workload.epoch_reads > 0,
         reads=len(workload.requests),
         cache_bytes=capacity,
         segments=capacity // segment,

@@ -41,7 +41,6 @@ class Cell(msgspec.Struct, frozen=True):
 
     Attributes:
         share: The cache, as a share of all bytes read.
-        is_once_an_epoch: Whether every item is read once an epoch, so that `share` bounds the hit ratio.
         ratios: Hit ratios of the other policies, by name.
         fair_written: What FAIR wrote; None where only ours ran, `ratios` being empty then.
         access_us: CPU of an access that hits.
@@ -53,7 +52,6 @@ class Cell(msgspec.Struct, frozen=True):
     seed: int
     scale: float
     goal: Goal
-    is_once_an_epoch: bool
     reads: int
     cache_bytes: int
     segments: int

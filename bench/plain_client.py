@@ -22,10 +22,15 @@ _SO_TIMESTAMPNS: Final = 35
 _TIMESPEC: Final = struct.Struct("qq")
 
 
-def signed_get(identity: SigningIdentity, endpoint: str, path: str) -> bytes:
-    """Write a signed GET as it goes over the wire; good for 15 minutes."""
+def signed_headers(identity: SigningIdentity, endpoint: str, path: str) -> dict[str, str]:
+    """Give the headers of a signed GET; good for 15 minutes."""
     headers = {"host": endpoint.removeprefix("http://")}
-    signed = sign_headers(identity, "GET", path, headers, EMPTY_SHA256, time.time())
+    return sign_headers(identity, "GET", path, headers, EMPTY_SHA256, time.time())
+
+
+def signed_get(identity: SigningIdentity, endpoint: str, path: str) -> bytes:
+    """Write a signed GET as it goes over the wire."""
+    signed = signed_headers(identity, endpoint, path)
     lines = "".join(f"{name}: {value}\r\n" for name, value in signed.items())
     return f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode()
 

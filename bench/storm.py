@@ -39,9 +39,9 @@ from typing import Final
 
 import uvloop
 
-from bench.plain_client import Connection, Probe, Took, address, signed_get
+from bench.plain_client import Connection, Probe, Took, address, signed_get, signed_headers
 from bench.processes import START_S, free_port, gateway, process, wait_for
-from storage.origin.signing import EMPTY_SHA256, SigningIdentity, sign_headers
+from storage.origin.signing import SigningIdentity
 
 KEY: Final = SigningIdentity("stormkey", "stormsecretstormsecret", "us-east-1")
 WARM: Final = "/data/warm/object"
@@ -112,7 +112,10 @@ def _warm(given: argparse.Namespace, origin: str, through: str) -> bool:
         quiet = _probe(given, through)
         with process("bench.storm", "--role", "storm", "--through", through, *_told(given, f"pair{pair}")):
             _wait_for_storm(origin)
+            begun_s = time.monotonic()
             storm = _probe(given, through)
+            if len(_seconds(origin)) < time.monotonic() - begun_s - 1.0:
+                raise SystemExit("the storm ended before its window did: give more --objects")
         pairs.append((quiet.answered_s, storm.answered_s))
         print(
             f"  warm p99: quiet {_ms(quiet.answered_s)}, in a storm {_ms(storm.answered_s)}; "
@@ -230,13 +233,8 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.2f} ms"
 
 
-def _signed(endpoint: str, path: str) -> dict[str, str]:
-    headers = {"host": endpoint.removeprefix("http://")}
-    return sign_headers(KEY, "GET", path, headers, EMPTY_SHA256, time.time())
-
-
 def _signed_request(endpoint: str, path: str) -> urllib.request.Request:
-    return urllib.request.Request(endpoint + path, headers=_signed(endpoint, path))
+    return urllib.request.Request(endpoint + path, headers=signed_headers(KEY, endpoint, path))
 
 
 def _share(seconds: list[list[int]]) -> float:

@@ -298,8 +298,8 @@ def _sliding(scene: Scene) -> Reads:
 
 WORKLOADS: dict[str, tuple[Goal, tuple[float, ...], Callable[[Scene], Reads]]] = {
     "epochs-jpeg": (Goal.EPOCHS, (0.1, 0.3, 0.5, 0.7, 0.9), _epochs),
-    "epochs-shard": (Goal.S3_FIFO, (0.1, 0.3, 0.6), _shards),
-    "epochs-range": (Goal.S3_FIFO, (0.1, 0.3), _ranges),
+    "epochs-shard": (Goal.EPOCHS, (0.1, 0.3, 0.6), _shards),
+    "epochs-range": (Goal.EPOCHS, (0.1, 0.3), _ranges),
     "loop-jpeg": (Goal.LOOP, (0.1, 0.3, 0.8), _loop),
     "zipf-0.8": (Goal.S3_FIFO, (0.02, 0.1, 0.3), _zipf(0.8)),
     "zipf-1.0": (Goal.S3_FIFO, (0.02, 0.1, 0.3), _zipf(1.0)),

@@ -36,7 +36,8 @@ AGE_MAX: Final = int(HORIZON)
 """The last place in `AGE_BIN`."""
 
 ENTRIES_MAX: Final = 3072
-"""So many extents a monitor follows at most; 2048 to 32,768 gave the same hit ratios, 1024 lost 0.8 %."""
+"""So many extents a monitor follows at most. More of them learn small caches that change better, and cost each hit more: see the
+constants in docs/adr/0023."""
 
 _NARROWED: Final = 0.7
 """The share of those that are still followed once there are too many: never much under 2048, so that few reads are of the sample."""

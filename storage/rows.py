@@ -129,6 +129,8 @@ class Effects:
         return not (
             self.segments
             or self.placed
+            or self.freed
+            or self.versions_dropped
             or self.dirty_added
             or self.dirty_changed
             or self.dirty_removed

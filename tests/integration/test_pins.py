@@ -241,3 +241,18 @@ async def test_hit_bound_under_overwrites_counts_each_object_once() -> None:
             await running.engine.delete_object(ObjectName(BUCKET, f"replay/{number}"))
         distinct = sum(group.monitor.distinct_bytes() for group in eviction._groups.live())
         assert distinct == pytest.approx(48 * ITEM_BYTES)
+
+
+async def test_hit_bound_when_the_origin_s_objects_are_made_again_and_not_cached() -> None:
+    """A version of which no byte is here is forgotten in N as one that is here: nobody will read it again."""
+    async with running_engine(cache_bytes=CACHE_BYTES, dirty_bytes_limit=4 * MIB) as running:
+        in_force(running, PolicyTable(default=Policy(freshness=Freshness(FreshnessMode.ALWAYS))))
+        at_origin(running, pinned=0, scanned=160)
+        for turn in range(3):
+            for number in range(160):
+                running.origin.store.put(BUCKET, f"scan/{number}", content(f"scan/{number}", turn))
+                await read(running, f"scan/{number}", turn)
+        await running.fills_ended()
+        bound = running.engine._parts.eviction.hit_bound()
+
+    assert bound == pytest.approx(CACHE_BYTES / (160 * len(content("scan/0"))), rel=0.15)

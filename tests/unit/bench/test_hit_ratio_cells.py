@@ -27,7 +27,6 @@ def cell(goal: Goal, share: float, ours: float, fair: float = 0.5, plain: float 
         seed=1,
         scale=0.25,
         goal=goal,
-        is_once_an_epoch=goal is not Goal.S3_FIFO,
         reads=100,
         cache_bytes=1000,
         segments=200,
