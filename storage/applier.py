@@ -151,6 +151,8 @@ class Applier:
         else:
             if not outcome.done():
                 outcome.set_result(result)
+        finally:
+            del work, outcome  # an error's traceback holds this frame
 
     async def checkpoint(self) -> int:
         """Make what is applied durable in the index; give the sequence that covers.

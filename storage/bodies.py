@@ -450,6 +450,11 @@ class VersionBody:
             self._unfollow()
             is_full = isinstance(error, DiskFullError)
             await self._begin_stream(Reason.NO_ROOM if is_full else Reason.NOT_KEPT)
+        except OverloadedError:
+            self._unfollow()
+            if fill is self._begun:
+                raise
+            # It was to wait for its turn longer than this read has to.
         return None
 
     async def _prove(self, joint: Joint) -> None:

@@ -109,7 +109,7 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         keeper.on_damage = self._note_damage
         low = parts.origin.at_priority(Priority.WARM_UP)
-        source = WarmSource(self._reading, lambda: self._components, low, parts.settings)
+        source = WarmSource(self._reading, lambda: self._components, low, parts.settings, parts.clock)
         self.warmer = Warmer(source, parts.clock, parts.stats)
         self.stats = parts.stats
         self.instance_id = life.recovered.layout.instance_id.hex()

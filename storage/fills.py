@@ -37,7 +37,7 @@ from typing import Final, Protocol
 from storage.checksums import checksums
 from storage.errors import DiskFullError, EngineClosedError, OriginUnavailableError, StorageError
 from storage.hashers import WholeCheck, whole_check
-from storage.joint import Joint
+from storage.joint import Joint, Stretch
 from storage.requests import FileSpan
 from storage.segments import Pin, Reservation, SegmentStore
 from storage.types import BLOCK_BYTES, MIB, ByteRange, Checksum, Extent, Location, Stream
@@ -169,8 +169,8 @@ class Fill:
         self.failure: StorageError | None = None
         self.cut: StorageError = EngineClosedError("the fill was ended", retry_after_s=5.0)
         self.is_finished = False
-        self._reserve()
-        self._stretch = None if joint is None else joint.begin(span.start)
+        self._stretch: Stretch | None = None
+        self._begin(joint)
 
     def __repr__(self) -> str:
         state = "finished" if self.is_finished else f"{self.readers} readers"
@@ -197,6 +197,10 @@ class Fill:
         if self.is_finished:
             return position < self.arrived
         return position - self.arrived <= JOIN_AHEAD_BYTES_MAX
+
+    def _begin(self, joint: Joint | None) -> None:
+        self._reserve()
+        self._stretch = None if joint is None else joint.begin(self.span.start)
 
     # --- readers -----------------------------------------------------------------------------------------------------
 
@@ -419,6 +423,26 @@ class Fill:
         if self.is_finished and not self.readers:
             for pin in self._pins:
                 pin.release()
+
+
+class FillAtTurn(Fill):
+    """A fill that waits for its turn at the origin before it is shown to readers; it reserves room with its first block.
+
+    Many may wait, and go again without having been sent: a reservation that is given up leaves its room dead.
+    """
+
+    is_shown = False
+    _joint: Joint | None = None
+
+    def _begin(self, joint: Joint | None) -> None:
+        """Begin with nothing."""
+        self._joint = joint
+
+    def show(self) -> None:
+        """Take it that readers may come from this step on."""
+        self.is_shown = True
+        joint, self._joint = self._joint, None
+        self._stretch = None if joint is None else joint.begin(self.span.start)
 
 
 class _Beginning:

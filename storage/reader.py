@@ -443,8 +443,8 @@ class Reader:
     ) -> Opened | None:
         flight = _flight(name, wanted)
         clients = self._ahead_of
-        asker = clients if clients is not None and flight in clients._colds else self._askers.get(flight)  # noqa: SLF001
-        if asker is not None:
+        asker = clients if clients is not None else self._askers.get(flight)
+        if asker is not None and flight in asker._colds:  # noqa: SLF001  of the same class
             return await self._open_asked(asker, flight, wanted)
         is_late = flight in self._colds
         told = await self._colds.run(flight, lambda: self._cold(name, wanted, is_wanted))
@@ -457,6 +457,10 @@ class Reader:
             told = await asker._colds.run(flight, lambda: asker._cold(name, wanted, lambda: True))  # noqa: SLF001  of the same class
         except (OriginUnavailableError, OverloadedError):
             return None
+        except NotNeededError:
+            if self._ahead_of is not None:
+                raise
+            return None
         return self._opened_unknown(name, told, wanted, is_late=True)
 
     async def _cold(
@@ -468,6 +472,8 @@ class Reader:
         clients, flight = self._ahead_of, _flight(name, wanted)
 
         def lend() -> None:
+            if clients._askers.get(flight) is self:  # noqa: SLF001  of the same class
+                return  # sent again
             if clients._asks(flight) or not is_wanted():  # noqa: SLF001  of the same class
                 raise NotNeededError(f"{name} is asked for by a client, or passed")
             clients._askers[flight] = self  # noqa: SLF001
@@ -481,7 +487,8 @@ class Reader:
     def _asks(self, flight: _Flight) -> bool:
         """Whether a client's cold read has been asked for, by this reader or ahead of it, or has brought something."""
         record = self._supply.record(flight[0])
-        return flight in self._colds or (record is not None and bool(record.extents))
+        is_asked = flight in self._colds or flight in self._askers
+        return is_asked or (record is not None and bool(record.extents))
 
     async def _ask_cold(
         self, name: ObjectName, wanted: RangeSpec | None, on_turn: Callable[[], object] | None

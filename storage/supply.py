@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from storage import keys
 from storage.ahead import Ahead
@@ -29,7 +29,7 @@ from storage.errors import (
 )
 from storage.eviction import EvictionPolicy, ExtentUse, Intent
 from storage.family import Family
-from storage.fills import Fill, FillAnswer, FillParts, FillTable, Opening, Proof, beginning
+from storage.fills import Fill, FillAnswer, FillAtTurn, FillParts, FillTable, Opening, Proof, beginning
 from storage.origin.client import OriginClient
 from storage.policy import PolicyTable
 from storage.readahead import ReadaheadSettings
@@ -42,6 +42,8 @@ from storage.types import BLOCK_BYTES, ByteRange, Checksum, Extent, ObjectName, 
 from storage.unkept import UnkeptBudget, UnkeptFill
 from storage.unreadable import Unreadable
 from storage.workers import Workers
+
+F = TypeVar("F", bound=Fill)
 
 INDEX_FAILURES: Final = (UnknownOutcomeError, DiskFailedError)
 """The index takes no writes: reads go on and keep nothing."""
@@ -129,9 +131,8 @@ class Supply:
         return self._parts.keep_bytes_max
 
     def fill_at(self, record: ObjectRecord, position: int) -> Fill | None:
-        """Give the fill on its way that brings a byte of a version and keeps it; None where none does."""
-        fill = self._fills.find(record.version_id, position)
-        return fill if fill is not None and fill.is_kept else None
+        """Give the fill on its way that brings a byte of a version and keeps it, however far it is from it; None where none does."""
+        return self._fills.bringing(record.version_id, position)
 
     def record(self, name: ObjectName) -> ObjectRecord | None:
         """Read the object's row."""
@@ -178,7 +179,9 @@ class Supply:
 
     def start_fill(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
         """Begin to bring `span` of a version; see `bodies.VersionSource`."""
-        fill = self._new_fill(name, record, span, record.checksums) or self._new_unkept(name, record, span)
+        fill = self._new_fill(name, record, span, record.checksums, Fill) or self._new_unkept(
+            name, record, span
+        )
         if fill is not None:
             self._fills.start(record.version_id, fill, self.stream(name, record, span))
         return fill
@@ -233,25 +236,22 @@ class Supply:
 
         So no reader waits in the line of a warm-up, and none asks again for what a warm-up has asked for already. None where it is
         not to be kept. Its `failure` is NotNeededError where by then it has come, or is on its way to somebody else, or is not wanted.
-
-        Raises:
-            OverloadedError: There is no room.
+        Its room is reserved with its first block: many may wait, and go without having been sent.
         """
         span = self._ahead.first_piece(record, span, record.checksums)
-        fill = self._new_fill(name, record, span, record.checksums)
+        fill = self._new_fill(name, record, span, record.checksums, FillAtTurn)
         if fill is None:
             return None
-
-        version_id, is_shown = record.version_id, False
+        version_id = record.version_id
 
         def show() -> None:
-            nonlocal is_shown
-            if is_shown:
-                return
+            if fill.is_shown:
+                return  # sent again
             is_here = self.missing(name, record, span) == ()
-            if is_here or not is_wanted() or self._fills.bringing(version_id, span.start) is not None:
+            is_wanted_still = is_wanted() and fill.readers > 0
+            if is_here or not is_wanted_still or self._fills.bringing(version_id, span.start) is not None:
                 raise NotNeededError(f"{name} is here, on its way or passed")
-            is_shown = True
+            fill.show()
             self._fills.show(version_id, fill)
 
         asking = self.stream(name, record, span, on_turn=show)
@@ -260,7 +260,7 @@ class Supply:
 
     def start_ahead(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
         """Begin to bring `span` of a version before its reader is there; see `ahead.PieceSource`."""
-        fill = self._new_fill(name, record, span, ())
+        fill = self._new_fill(name, record, span, (), Fill)
         if fill is not None:
             on_turn = partial(self._ahead.let_through, fill)
             asking = self.stream(name, record, span, priority=Priority.READAHEAD, on_turn=on_turn)
@@ -288,18 +288,23 @@ class Supply:
         self, name: ObjectName, record: ObjectRecord, span: ByteRange, told: tuple[Checksum, ...]
     ) -> Fill | None:
         try:
-            return self._new_fill(name, record, span, told)
+            return self._new_fill(name, record, span, told, Fill)
         except OverloadedError:
             if not await self.make_room(name, span):
                 return None
         try:
-            return self._new_fill(name, record, span, told)
+            return self._new_fill(name, record, span, told, Fill)
         except OverloadedError:
             return None
 
     def _new_fill(
-        self, name: ObjectName, record: ObjectRecord, span: ByteRange, told: tuple[Checksum, ...]
-    ) -> Fill | None:
+        self,
+        name: ObjectName,
+        record: ObjectRecord,
+        span: ByteRange,
+        told: tuple[Checksum, ...],
+        kind: type[F],
+    ) -> F | None:
         """Reserve the room for a fill; None where the span is not to be kept, or is on its way already."""
         if self._ends.has_ended_fills:
             return None
@@ -322,7 +327,7 @@ class Supply:
             joint = self._ahead.joint_of(record.version_id)
         else:
             proof = Proof(told, lambda: self.forget(name, record))
-        fill = Fill(span, self._fill_parts, add, proof, joint, stream=stream)
+        fill = kind(span, self._fill_parts, add, proof, joint, stream=stream)
         if intent is not Intent.READ:
             fill.is_unread = True
             self._parts.eviction.announced(use)

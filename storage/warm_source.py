@@ -18,12 +18,12 @@ from typing import Final
 
 from storage.assembly import Components, EngineSettings, Reading, room_bytes_min
 from storage.blocks import MissingSpan, plan
+from storage.clock import Clock
 from storage.errors import (
     DiskFullError,
     NotNeededError,
     ObjectChangedError,
     OriginUnavailableError,
-    OverloadedError,
 )
 from storage.eviction import Intent
 from storage.fills import Fill
@@ -40,6 +40,8 @@ from storage.warm_jobs import WarmResult
 
 OPENED_MAX: Final = 3
 """So often an object is begun anew that changes while it is brought."""
+
+LOOK_AGAIN_S: Final = 0.02
 
 FILLS_MAX: Final = 1000
 """Fills of one object in a row; each brings at least a block or is the last."""
@@ -84,6 +86,7 @@ class WarmSource:
         components: Callable[[], Components],
         origin: OriginClient,
         settings: EngineSettings,
+        clock: Clock,
     ) -> None:
         """Take what the engine works with.
 
@@ -92,11 +95,13 @@ class WarmSource:
             components: Gives what the engine works with now.
             origin: Asks the origin as the gateway, at the lowest priority.
             settings: Those of the engine.
+            clock: Waits.
         """
         self._reading = reading
         self._components = components
         self._origin = origin
         self._settings = settings
+        self._clock = clock
 
     @property
     def room_bytes(self) -> int:
@@ -137,7 +142,8 @@ class WarmSource:
             try:
                 return await self._reading(lambda parts: self._bring(parts, wanted), needs_index=True)
             except NotNeededError:
-                continue  # a client asked while this waited for its turn: what that brings is waited for
+                # A client asked while this waited for its turn. What that brings is waited for, if it is kept.
+                await self._clock.sleep(LOOK_AGAIN_S)
             except ObjectChangedError:
                 changes += 1
                 if changes == OPENED_MAX:
@@ -215,13 +221,7 @@ class WarmSource:
             return await _ended(on_its_way)
         low = supply.signed_by(self._origin, wanted.intent)
         span = ByteRange(missing.fetch_start, missing.fetch_stop)
-        try:
-            fill = low.start_at_turn(name, record, span, wanted.is_wanted)
-        except OverloadedError:
-            if not await low.make_room(name, span):
-                raise
-            fill = low.start_at_turn(name, record, span, wanted.is_wanted)
-        fill = joined(fill)
+        fill = joined(low.start_at_turn(name, record, span, wanted.is_wanted))
         return 0 if fill is None else await _ended(fill)
 
 

@@ -117,6 +117,7 @@ class _Job:
     error: str = ""
     room_bytes: int = 0
     claimed_bytes: int = 0
+    takes_names: bool = True
     ended_s: float = 0.0
     news: asyncio.Event = field(default_factory=asyncio.Event)
     done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -215,7 +216,7 @@ class Warmer:
             raise WarmConflictError(f"warm-up {job_id} is of a prefix, and takes no list")
         if at + len(entries) == backlog.count and backlog.is_whole is is_last:
             return WarmFed(backlog.count)  # sent again
-        if job.phase is not WarmPhase.RUNNING or backlog.is_whole:
+        if job.phase is not WarmPhase.RUNNING or backlog.is_whole or not job.takes_names:
             raise WarmConflictError(f"warm-up {job_id} takes no more names: {job.error or job.phase.value}")
         if at != backlog.count:
             raise WarmConflictError(f"warm-up {job_id} has {backlog.count} names, the next ones are not {at}")
@@ -330,6 +331,7 @@ class Warmer:
                     await queue.put(item)
             except (WarmConflictError, _IdleError) as error:
                 end = error
+            job.takes_names = False
             for _ in range(job.request.concurrency):
                 await queue.put(None)
         if end is not None:

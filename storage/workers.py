@@ -108,6 +108,9 @@ class _Call(Generic[T]):
             self._tell(self._done.set_exception, error)
         else:
             self._tell(self._done.set_result, result)
+        finally:
+            # The error's traceback holds this frame, and the future the error: without this, the arguments too until a collection.
+            del self
 
     def _tell(self, settle: Callable[[R], None], outcome: R) -> None:
         try:

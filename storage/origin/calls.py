@@ -55,8 +55,8 @@ USER_AGENT = "forebay"
 _FLUSHING = (Priority.URGENT_FLUSH, Priority.FLUSH, Priority.EARLY_FLUSH)
 
 
-class Call(msgspec.Struct, frozen=True, gc=False):
-    """One operation at the origin.
+class Call(msgspec.Struct, frozen=True):
+    """One operation at the origin. Seen by the garbage collector, since `on_turn` may hold what holds an error that holds the call.
 
     Attributes:
         operation: S3's name of it; a metrics label.
@@ -298,6 +298,9 @@ class Caller:
                 wait_s = self._next_step(call, history, failure)
                 if wait_s is None:
                     raise
+                if self._priority is not None:
+                    # Only what was remedied is sent again: it has had its turn, and others may wait for it by now.
+                    call = msgspec.structs.replace(call, priority=Priority.FOREGROUND)
             except (NoSuchKeyError, NoSuchBucketError, NoSuchUploadError, OverloadedError) as error:
                 if history.unknown is None:
                     raise

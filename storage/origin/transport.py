@@ -193,6 +193,7 @@ class Transport:
         if attempt.until_s is not None:
             until_s = min(until_s, attempt.until_s)
         async with asyncio.timeout_at(until_s) as deadline:
+            now = _attempt_now.set(attempt)
             try:
                 data: bytes | AsyncIterator[bytes] | None = None
                 if isinstance(body, OutgoingBody):
@@ -200,7 +201,6 @@ class Transport:
                 elif body:
                     attempt.bytes_sent = len(body)
                     data = body if len(body) <= RAW_BODY_BYTES_MAX else _slices(body)
-                _attempt_now.set(attempt)
                 return await self._exchange(
                     aiohttp.ClientRequest(
                         method,
@@ -213,6 +213,7 @@ class Transport:
                     )
                 )
             finally:
+                _attempt_now.reset(now)
                 attempt.is_answered = True  # the deadline ends here: a body still being sent moves it no more
 
     async def _exchange(self, request: aiohttp.ClientRequest) -> aiohttp.ClientResponse:

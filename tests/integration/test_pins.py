@@ -253,6 +253,8 @@ async def test_hit_bound_when_the_origin_s_objects_are_made_again_and_not_cached
                 running.origin.store.put(BUCKET, f"scan/{number}", content(f"scan/{number}", turn))
                 await read(running, f"scan/{number}", turn)
         await running.fills_ended()
-        bound = running.engine._parts.eviction.hit_bound()
+        eviction = running.engine._parts.eviction
+        assert isinstance(eviction, GittinsPolicy)
+        bound = eviction.hit_bound()
 
     assert bound == pytest.approx(CACHE_BYTES / (160 * len(content("scan/0"))), rel=0.15)

@@ -1,14 +1,17 @@
 """`storage.warmer` and `storage.warm_source` in a whole engine: what is warm afterwards, and what the origin was asked for."""
 
 import asyncio
+import gc
 from functools import partial
 
 import pytest
 
-from storage.errors import NoSuchKeyError, WarmConflictError
+from storage.errors import NoSuchKeyError, NotNeededError, WarmConflictError
+from storage.fills import FillAtTurn
 from storage.origin.limiter import Budget, Demand, LimiterSettings
 from storage.policy import Freshness, FreshnessMode, Policy
-from storage.types import MIB, CacheResult, ObjectName, Priority, RangeSpec
+from storage.readahead import ReadaheadSettings
+from storage.types import MIB, ByteRange, CacheResult, ObjectName, Priority, RangeSpec
 from storage.warm_jobs import WarmEntry, WarmKind, WarmPhase, WarmReport, WarmRequest
 from tests.fakes.origin_faults import Fault
 from tests.fakes.running_engine import BUCKET, RunningEngine, running_engine, until
@@ -320,7 +323,8 @@ async def described(running: RunningEngine, key: str) -> None:
 def has_joined(running: RunningEngine) -> bool:
     """Whether a read waits for what a warm-up has asked for."""
     reader = running.engine._components.reader
-    questions = reader._others["warm-up", False]._colds._flights.values()
+    ahead = reader._others.get(("warm-up", False))
+    questions = () if ahead is None else ahead._colds._flights.values()
     fills = running.engine._components.supply._fills._tasks
     return any(one.waiters > 1 for one in questions) or any(fill.readers > 1 for fill in fills)
 
@@ -446,6 +450,79 @@ async def test_a_read_that_joined_a_warm_up_is_served_when_that_is_cancelled(is_
 
         assert (await reading).data == bytes(1000)
         assert running.origin.requests_of("GetObject") == 1
+
+
+@KNOWN_OR_NOT
+async def test_a_read_that_joined_a_warm_up_is_served_when_its_connection_had_gone(is_known: bool) -> None:
+    """The request is sent once more for who waits for it, in no line, whatever was read of the object meanwhile."""
+    async with running_engine() as running:
+        running.origin.store.put(BUCKET, "data/big", bytes(3 * MIB))
+        fill_origin(running, 1)
+        await running.get("data/k0000")  # a connection is in the pool
+        if is_known:
+            await described(running, "data/big")
+        asked = demands(running)
+        gate = running.origin.hold("GET", f"{BUCKET}/data/big")
+        running.origin.faults.add(Fault(operation="GetObject", drop="after"))
+        job = running.engine.warmer.start(WarmRequest(WarmKind.LIST))
+        running.engine.warmer.feed(job.job_id, 0, names("data/big"), is_last=True)
+        await until(lambda: running.origin.requests_of("GetObject") == 2)
+        reading = asyncio.get_running_loop().create_task(running.get("data/big"))
+        await gate.reached.wait()
+        await until(partial(has_joined, running))
+        await running.get("data/big", RangeSpec(start=2 * MIB, stop=2 * MIB + 10))
+        gate.open()
+
+        assert (await reading).data == bytes(3 * MIB)
+        await ended(running, job.job_id)
+        assert asked.count(Priority.WARM_UP) == 1
+
+
+async def test_a_warm_up_waits_for_a_fill_that_is_far_from_what_it_wants() -> None:
+    """A reader so far ahead of a fill asks for itself; a warm-up has time, and asks the limiter for nothing."""
+    async with running_engine(readahead=ReadaheadSettings(memory_bytes=0)) as running:
+        running.origin.store.put(BUCKET, "data/big", bytes(48 * MIB))
+        await described(running, "data/big")
+        gate = running.origin.hold("GET", f"{BUCKET}/data/big")
+        reading = asyncio.get_running_loop().create_task(running.get("data/big"))
+        await gate.reached.wait()
+        asked = demands(running)
+        job = running.engine.warmer.start(WarmRequest(WarmKind.LIST))
+        far = WarmEntry(BUCKET, "data/big", RangeSpec(start=32 * MIB, stop=33 * MIB))
+        running.engine.warmer.feed(job.job_id, 0, [far], is_last=True)
+        await until(partial(has_joined, running))
+        gate.open()
+
+        await reading
+        assert (await ended(running, job.job_id)).results in ({"skipped": 1}, {"brought": 1})
+        assert asked == []
+
+
+async def test_nothing_is_left_of_requests_that_were_not_sent() -> None:
+    """A fill whose turn came too late is forgotten, and no room of the cache with it."""
+    async with running_engine() as running:
+        fill_origin(running, 1)
+        await described(running, "data/k0000")
+        supply = running.engine._components.supply
+        record = supply.record(ObjectName(BUCKET, "data/k0000"))
+        assert record is not None
+        used_bytes = running.engine._components.segments.used_bytes
+        for _ in range(20):
+            fill = supply.start_at_turn(
+                ObjectName(BUCKET, "data/k0000"), record, ByteRange(0, 1000), lambda: False
+            )
+            assert fill is not None
+            fill.join()
+            with pytest.raises(NotNeededError):
+                await fill.wait_for(999)
+            fill.leave()
+        del fill
+        await running.fills_ended()
+        gc.collect()
+
+        assert [one for one in gc.get_objects() if isinstance(one, FillAtTurn)] == []
+        assert running.engine._components.segments.used_bytes == used_bytes
+        assert running.origin.requests_of("GetObject") == 0
 
 
 async def test_calls_of_a_warm_up_have_the_lowest_priority() -> None:
