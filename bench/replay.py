@@ -47,8 +47,10 @@ class PinsNothing:
 
     def looked_up(
         self, segment_id: int, start: int, stop: int, uses: Sequence[tuple[ExtentUse, int]]
-    ) -> None:
+    ) -> bool:
         """Leave it."""
+        del segment_id, start, stop, uses
+        return False
 
     def may_pin(self, size: int) -> bool:
         """Pin none."""

@@ -31,9 +31,9 @@ class SegmentS3Fifo(PinsNothing):
         self._stream_of_next: dict[int, Stream] = {}
         self._moving: Stream | None = None
 
-    def admit(self, use: ExtentUse, *, has_room: bool) -> Stream | None:
+    def admit(self, use: ExtentUse, *, has_room: bool, is_next: bool = False) -> Stream | None:
         """Admit everything: to the main queue what the ghost remembers."""
-        del has_room
+        del has_room, is_next
         length = self._ghost.pop((use.version_id, use.start), None)
         self._moving = None
         if length is None:

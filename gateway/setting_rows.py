@@ -141,7 +141,7 @@ TABLE: Final[tuple[Row[object], ...]] = (
         "how much the cache may hold"),
     Row("dirty_bytes_max", parse_share, "50%", f"a percentage of cache_size, or {_SIZE}", "how much may wait for its flush"),
     Row("dirty_wait_s", parse_duration, "5s", _DURATION, "how long a write waits above dirty_bytes_max before it goes through"),
-    Row("pinned_bytes_max", parse_share, "50%", f"a percentage of cache_size, or {_SIZE}",
+    Row("pinned_bytes_max", parse_share, "40%", f"a percentage of cache_size, or {_SIZE}",
         "how much policies may pin; what is more has the priority high"),
     Row("flush_concurrency", whole_number(1, 1000), "6", "1 to 1000", "the most flushes at a time"),
     Row("flush_requests_per_s", parse_rate, "0", "a number; 0 for no limit", "the most requests a second that flushes send"),

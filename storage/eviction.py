@@ -71,10 +71,11 @@ class EvictionPolicy(Protocol):
     never answers None while a known segment is reclaimable.
     """
 
-    def admit(self, use: ExtentUse, *, has_room: bool) -> Stream | None:
+    def admit(self, use: ExtentUse, *, has_room: bool, is_next: bool = False) -> Stream | None:
         """Say to which stream a missing extent, about to be filled, goes; None serves it past the cache.
 
-        Asked before the read that misses it is told of by `accessed`. `has_room` says that nothing has to go for it.
+        Asked before the read that misses it is told of by `accessed`. `has_room` says that nothing has to go for it, `is_next` that
+        its read is the next to come: it is worth its room, whatever is known of it, unless pins would have to go for it.
         """
         ...
 
@@ -116,10 +117,10 @@ class EvictionPolicy(Protocol):
 
     def looked_up(
         self, segment_id: int, start: int, stop: int, uses: Sequence[tuple[ExtentUse, int]]
-    ) -> None:
+    ) -> bool:
         """Take note of all extents that rows name between two offsets of a segment, in their order, as policies see them now.
 
-        So what was cached before a start, or under other policies, is pinned, or pinned no more.
+        So what was cached before a start, or under other policies, is pinned, or pinned no more; whether that changed anything.
         """
         ...
 

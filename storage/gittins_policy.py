@@ -34,13 +34,13 @@ from storage.pins import (
     PINNED,
     PRIORITY_BITS,
     PRIORITY_MASK,
+    PRIORITY_NUMBERS,
     Pins,
     is_pinned,
     with_priority,
 )
-from storage.policy import RetentionPriority
 from storage.prefix_groups import Group, PrefixGroups
-from storage.residents import GRAIN_BYTES, SegmentResidents, grains
+from storage.residents import GRAIN_BYTES, SegmentResidents, first_grains, grains
 from storage.reuse import (
     AGE_BIN,
     AGE_MAX,
@@ -107,9 +107,6 @@ SAMPLE_EXTENTS: Final = 256
 ANNOUNCED_MAX: Final = 1 << 16
 """So many grains on their way for reads to come are remembered; of those before, it is forgotten that nobody has read them yet."""
 
-MISS_GRAINS_MAX: Final = 64
-"""Of a longer span that is missed, so much is remembered at once; what is kept of it is noted as it is admitted."""
-
 FORGOTTEN_GRAINS_MAX: Final = 64
 """The grains of a longer version that is forgotten are looked for among those followed, which takes longer than naming so many."""
 
@@ -120,12 +117,6 @@ SURVIVORS_SEGMENTS_MIN: Final = 32
 """And one of fewer than these has one for them and for what is new."""
 
 _GROUP_SHIFT: Final = PRIORITY_BITS
-_PRIORITY_NUMBERS: Final = {
-    RetentionPriority.NORMAL: NORMAL,
-    RetentionPriority.LOW: LOW,
-    RetentionPriority.HIGH: HIGH,
-    RetentionPriority.PINNED: PINNED,
-}
 _PINNED_WORTH: Final = inf
 _PINNED_TABLE: Final = [_PINNED_WORTH] * (BINS * (CLASSES + 1))
 _PINNED_SCORE: Final = 1e200
@@ -156,7 +147,8 @@ class GittinsPolicy:
         self._ghost = Ghost(keep_bytes=2 * capacity_bytes)
         self._groups = PrefixGroups()
         self.pins: Final = Pins(pinned_bytes_max)
-        self._is_all_pinned = False
+        # The place that rows named last and do not any more, and the version that was there.
+        self._left: tuple[SegmentResidents | None, int, int | None] = None, 0, None
         self._clock_bytes = 0
         self._now = 0
         self._missed_bytes = 0
@@ -188,7 +180,7 @@ class GittinsPolicy:
         """
         residents = self._segments.get(segment_id)
         if residents is None or (
-            residents.is_partly_known and not _overlaps(residents, offset, offset + length)
+            residents.is_partly_known and not residents.overlaps(offset, offset + length)
         ):
             return False
         pending = self._pending
@@ -290,7 +282,7 @@ class GittinsPolicy:
         self._see_again(group)
         self._missed_bytes += use.length
         group.missed_at = self._missed_bytes
-        for number, _, length in _bounded_grains(use):
+        for number, _, length in first_grains(use.start, use.length):
             identity = identity_of(use.version_id, number)
             mark = mark_of(identity)
             known = self._ghost.find(mark, self._now)
@@ -313,13 +305,14 @@ class GittinsPolicy:
 
     # --- what comes and goes -----------------------------------------------------------------------------------------
 
-    def admit(self, use: ExtentUse, *, has_room: bool) -> Stream | None:
-        """Keep what is worth more than the price; everything while nothing has to go for it, or nothing is known of its group.
+    def admit(self, use: ExtentUse, *, has_room: bool, is_next: bool = False) -> Stream | None:
+        """Keep what is worth more than the price; everything that is next, while nothing has to go for it, or of an unknown group.
 
         Where only pins are left to go for it, nothing.
         """
-        group, priority = self._groups.of(use.name, self._now), _PRIORITY_NUMBERS[use.priority]
-        if self._is_all_pinned and not has_room:
+        self._left = None, 0, None
+        group, priority = self._groups.of(use.name, self._now), PRIORITY_NUMBERS[use.priority]
+        if self.pins.are_all_that_is_left and not has_room:
             return None
         if priority == PINNED:
             if self.pins.fits(use.length):
@@ -328,7 +321,7 @@ class GittinsPolicy:
         number, _, _ = next(grains(use.start, use.length))
         known = self._ghost.find(mark_of(identity_of(use.version_id, number)), self._now)
         class_no = 0 if known is None else CLASS_OF[bumped(known[1], known[0])]
-        if not has_room and group.monitor.index:
+        if not (has_room or is_next) and group.monitor.index:
             table = self._table(group.number << _GROUP_SHIFT | priority)
             if table[class_no * BINS] <= self.price * ADMISSION_MARGIN:
                 return None
@@ -353,7 +346,9 @@ class GittinsPolicy:
         self._admit_grains(use, self._residents(segment_id), offset)
 
     def _admit_grains(self, use: ExtentUse, residents: SegmentResidents, offset: int) -> None:
-        tag = self._tag(use, residents, offset)
+        self._add_grains(use, residents, offset, self._tag(use, residents, offset))
+
+    def _add_grains(self, use: ExtentUse, residents: SegmentResidents, offset: int, tag: int) -> None:
         for number, distance, length in grains(use.start, use.length):
             identity = identity_of(use.version_id, number)
             known = self._ghost.find(mark_of(identity), self._now)
@@ -368,11 +363,15 @@ class GittinsPolicy:
     def _tag(self, use: ExtentUse, residents: SegmentResidents, offset: int) -> int:
         """Say under which tag an extent is remembered: pinned as a whole where it fits, else of priority HIGH."""
         group = self._groups.of(use.name, self._now)
-        tag = group.number << _GROUP_SHIFT | _PRIORITY_NUMBERS[use.priority]
+        tag = group.number << _GROUP_SHIFT | PRIORITY_NUMBERS[use.priority]
         if is_pinned(tag):
             stop = offset + use.length
             if not self.pins.fits(use.length - residents.pinned_in(offset, stop)):
-                self.pins.refused_bytes += max(0, use.length - residents.known_in(offset, stop))
+                left, place, version = self._left
+                is_joined = left is residents and offset <= place < stop
+                if is_joined or version != identity_of(use.version_id, 0) >> 32:
+                    # What has just left another place is moved, and does not come.
+                    self.pins.refused_bytes += max(0, use.length - residents.known_in(offset, stop))
                 return with_priority(tag, HIGH)
         return tag
 
@@ -392,7 +391,8 @@ class GittinsPolicy:
             return
         position = source.first_at(kept.offset)
         while position < len(source) and source.offsets[position] < kept.stop:
-            target.put(to_offset + source.offsets[position] - kept.offset, source, position)
+            begin = max(source.offsets[position], kept.offset)
+            target.put(to_offset + begin - kept.offset, source, position)
             source.take_out(position)
             position += 1
 
@@ -417,6 +417,7 @@ class GittinsPolicy:
         residents = self._segments.get(segment_id)
         if residents is not None:
             residents.unpin(offset, offset + length)
+            self._left = residents, offset, residents.object_at(offset)
 
     def forgotten(self, version_id: int, size: int) -> None:
         """Count its bytes no more among those that there are to read."""
@@ -432,17 +433,25 @@ class GittinsPolicy:
 
     def looked_up(
         self, segment_id: int, start: int, stop: int, uses: Sequence[tuple[ExtentUse, int]]
-    ) -> None:
+    ) -> bool:
         """Put what is known under the priorities of now, and get to know what is pinned."""
         residents = self._segments.get(segment_id)
         if residents is None:
-            return
-        pinned = [(o, o + use.length) for use, o in uses if use.priority is RetentionPriority.PINNED]
+            return False
+        before = self.pins.came, self.pins.gone
+        pinned = [(o, o + use.length) for use, o in uses if PRIORITY_NUMBERS[use.priority] == PINNED]
         residents.unpin_others(start, stop, pinned)
         for use, offset in uses:
-            is_new_pin = use.priority is RetentionPriority.PINNED and self.pins.fits(use.length)
-            if is_new_pin or residents.known_in(offset, offset + use.length):
-                self._admit_grains(use, residents, offset)
+            stop, priority = offset + use.length, PRIORITY_NUMBERS[use.priority]
+            if priority == PINNED and not self.pins.fits(use.length - residents.pinned_in(offset, stop)):
+                priority = HIGH
+            residents.set_priority(offset, stop, priority)
+            if priority == PINNED and residents.known_in(offset, stop) < use.length:
+                # Nobody reads it now: no group comes to be for it, nor goes.
+                tag = residents.tag_in(offset, stop)
+                tag = self._groups.find(use.name).number << _GROUP_SHIFT if tag is None else tag
+                self._add_grains(use, residents, offset, with_priority(tag, PINNED))
+        return (self.pins.came, self.pins.gone) != before
 
     def may_pin(self, size: int) -> bool:
         """Say so by the bound."""
@@ -465,7 +474,7 @@ class GittinsPolicy:
         if segment_id is None:
             return None
         residents = self._segments[segment_id]
-        if self._is_all_pinned:
+        if self.pins.are_all_that_is_left:
             return Victim(segment_id, pinned_bytes=residents.pinned_bytes)
         self._usual_price += _PRICE_INERTIA * (self.price - self._usual_price)
         # The next one should not be the same again while nothing else is known, should the caller fail to remove it.
@@ -476,12 +485,13 @@ class GittinsPolicy:
         for _ in range(TRIES):
             cheapest = self._first(self._ranked(), is_reclaimable)
             if cheapest is None:
+                self.pins.are_all_that_is_left = False
                 return None
             residents = self._segments[cheapest]
             before = residents.score
             loss = self._look(residents)
-            self._is_all_pinned = residents.score >= _PINNED_SCORE
-            if self._is_all_pinned:
+            self.pins.are_all_that_is_left = residents.score >= _PINNED_SCORE
+            if self.pins.are_all_that_is_left:
                 break
             self.price = loss
             if residents.score <= before * 1.02 + 1e-30:
@@ -679,19 +689,6 @@ class GittinsPolicy:
                     self._look(residents)
                 yield True
             self._cheapest(self._is_reclaimable)
-
-
-def _overlaps(residents: SegmentResidents, start: int, stop: int) -> bool:
-    """Whether anything is known of the bytes between two offsets."""
-    offsets = residents.offsets
-    position = bisect_right(offsets, start)
-    if position and offsets[position - 1] + residents.lengths[position - 1] > start:
-        return True
-    return position < len(offsets) and offsets[position] < stop
-
-
-def _bounded_grains(use: ExtentUse) -> Iterator[tuple[int, int, int]]:
-    return (grain for grain, _ in zip(grains(use.start, use.length), range(MISS_GRAINS_MAX), strict=False))
 
 
 assert len(_STREAM_OF_CLASS) == CLASSES, "each class has its stream"

@@ -91,32 +91,33 @@ class PinSurvey:
         Raises:
             StorageError: Rows cannot be read.
         """
-        before = self._eviction.pinned_in(segment_id)
-        if not before and not self._policies().has_pins:
+        if not self._eviction.pinned_in(segment_id) and not self._policies().has_pins:
             return False
-        await self._look_up(segment_id)
-        return self._eviction.pinned_in(segment_id) != before
+        return await self._look_up(segment_id)
 
-    async def _look_up(self, segment_id: int) -> None:
+    async def _look_up(self, segment_id: int) -> bool:
         start: int | None = 0
+        has_changed = False
         self._due.discard(segment_id)
         while start is not None and segment_id in self._state.segments:
             try:
-                start = await self._tell(segment_id, start)
+                start, is_news = await self._tell(segment_id, start)
+                has_changed |= is_news
             except StorageError:
                 self._due.add(segment_id)
                 raise
+        return has_changed
 
-    async def _tell(self, segment_id: int, start: int) -> int | None:
-        """Tell of a batch of a segment's extents; give where the next begins, None behind the last."""
+    async def _tell(self, segment_id: int, start: int) -> tuple[int | None, bool]:
+        """Tell of a batch of a segment's extents; give where the next begins, None behind the last, and whether it changed a pin."""
         for _ in range(TRIES):
             row, table = self._state.segments.get(segment_id), self._policies()
             uses, stop = await self._workers.run(self._read, segment_id, start, table)
             if self._state.segments.get(segment_id) is row:
-                self._eviction.looked_up(segment_id, start, stop, uses)
-                return None if stop == SEGMENT_STOP else stop
+                is_news = self._eviction.looked_up(segment_id, start, stop, uses)
+                return None if stop == SEGMENT_STOP else stop, is_news
         self._due.add(segment_id)
-        return None
+        return None, False
 
     def _read(
         self, segment_id: int, start: int, table: PolicyTable

@@ -9,10 +9,19 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
+from storage.policy import RetentionPriority
+
 PRIORITY_BITS: Final = 2
 PRIORITY_MASK: Final = (1 << PRIORITY_BITS) - 1
 NORMAL, LOW, HIGH, PINNED = range(4)
 """The priorities, as tags have them."""
+
+PRIORITY_NUMBERS: Final = {
+    RetentionPriority.NORMAL: NORMAL,
+    RetentionPriority.LOW: LOW,
+    RetentionPriority.HIGH: HIGH,
+    RetentionPriority.PINNED: PINNED,
+}
 
 
 def is_pinned(tag: int) -> bool:
@@ -29,15 +38,29 @@ class Pins:
     """What is pinned, in bytes.
 
     Attributes:
+        are_all_that_is_left: Nothing but pins could go when that was last looked at, and no pin has gone since.
+        came: How often a pin came; only grows, as `gone`.
+        gone: How often one went.
         limit_bytes: No more is pinned; 0 pins nothing.
         held_bytes: What is pinned now.
         refused_bytes: What came to be cached and should have been pinned, but for the bound; only grows.
     """
 
-    __slots__ = ("_by_group", "held_bytes", "limit_bytes", "refused_bytes")
+    __slots__ = (
+        "_by_group",
+        "are_all_that_is_left",
+        "came",
+        "gone",
+        "held_bytes",
+        "limit_bytes",
+        "refused_bytes",
+    )
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
+        self.are_all_that_is_left = False
+        self.came = 0
+        self.gone = 0
         self.held_bytes = 0
         self.refused_bytes = 0
         self._by_group: Counter[int] = Counter()
@@ -56,5 +79,9 @@ class Pins:
 
     def count(self, tag: int, size: int) -> None:
         """Count bytes of a pinned tag in, or out where `size` is negative."""
+        self.came += size > 0
+        if size < 0:
+            self.gone += 1
+            self.are_all_that_is_left = False
         self.held_bytes += size
         self._by_group[tag >> PRIORITY_BITS] += size

@@ -80,6 +80,16 @@ class PrefixGroups:
         group = self._by_prefix.get(prefix)
         return self._make(prefix, now) if group is None else group
 
+    def find(self, name: ObjectName) -> Group:
+        """Give the group that an object nobody reads now would be of, the rest where there is none; no group is made or merged for it."""
+        prefix: tuple[str, ...] = (name.bucket,)
+        for part in name.key.split("/", DEPTH)[:-1]:
+            children = self._children.get(prefix, ())
+            if len(children) > CHILDREN_MAX:
+                break
+            prefix = (*prefix, part)
+        return self._by_prefix.get(prefix, self.rest)
+
     def _prefix(self, name: ObjectName) -> tuple[str, ...]:
         parts = name.key.split("/", DEPTH)[:-1]
         prefix: tuple[str, ...] = (name.bucket,)

@@ -195,7 +195,9 @@ class Reclaim:
             if victim is None:
                 break
             if await self._keep(victim) or victim.pinned_bytes:
-                await self._drop(victim)
+                if await self._drop(victim):
+                    # There is room for what found none.
+                    spared.clear()
             else:
                 spared.add(victim.segment_id)
             # Each before the next is chosen: room comes with the unlinking.
@@ -216,7 +218,9 @@ class Reclaim:
             return None
         if victim is None or victim.pinned_bytes:
             # Of those that cost a pin, the one that costs least.
-            costly = [Victim(one, pinned_bytes=policy.pinned_in(one)) for one in spared]
+            costly = [
+                Victim(one, pinned_bytes=policy.pinned_in(one)) for one in spared if self._is_reclaimable(one)
+            ]
             costly += [] if victim is None else [victim]
             victim = min(costly, key=lambda one: one.pinned_bytes, default=None)
         if victim is None or not victim.pinned_bytes:
@@ -237,7 +241,7 @@ class Reclaim:
         policy = self._parts.policy
         places = [e.location for e in extents if self._state(e.location.segment_id) is not None]
         pinned = sum(policy.pinned_in(p.segment_id, p.offset, p.offset + p.length) for p in places)
-        missing = sum(place.length for place in places) - pinned
+        missing = max(0, sum(place.length for place in places) - pinned)
         if not missing or self._parts.policies().find(name).priority is not RetentionPriority.PINNED:
             return pinned, ""
         return pinned, PINNED_LATER if policy.may_pin(missing) else PINS_ARE_FULL
@@ -291,11 +295,12 @@ class Reclaim:
             self._parts.stats.rewritten_bytes += new.length
         return not (is_cut_short and self._parts.policy.pinned_in(victim.segment_id))
 
-    async def _drop(self, victim: Victim) -> None:
+    async def _drop(self, victim: Victim) -> bool:
+        """Give a segment up; False where it is not to go after all."""
         segment_id = victim.segment_id
         row = self._parts.state.segments.get(segment_id)
         if not await self._parts.applier.change(DropSegment(segment_id)):
-            return
+            return False
         # Since the rows went, nobody could read one that names the segment; who had read one before has it pinned.
         is_removed = self._parts.segments.remove(segment_id)
         assert is_removed, f"segment {segment_id:x} had space that was not settled"
@@ -307,6 +312,7 @@ class Reclaim:
         evicted["space"] += live_bytes - pinned_bytes
         if pinned_bytes:
             log.warning("%d pinned bytes had to go: nothing else could", pinned_bytes)
+        return True
 
     async def _unlink(self) -> None:
         for segment_id in self._parts.segments.take_removable():

@@ -311,7 +311,8 @@ class Supply:
         if span.length > self._parts.keep_bytes_max:
             return None
         use, intent = self._use(name, record, span), self._intent
-        stream = self._parts.eviction.admit(use, has_room=intent is Intent.NEXT or self._has_room())
+        is_next = intent is Intent.NEXT
+        stream = self._parts.eviction.admit(use, has_room=self._has_room(), is_next=is_next)
         if stream is None:
             self._parts.stats.bypassed_bytes += span.length
             self._parts.stats.bypassed_fills += 1

@@ -18,9 +18,9 @@ class KeepingPolicy(PinsNothing):
         self._segment_bytes = segment_bytes
         self._segments: dict[int, None] = {}
 
-    def admit(self, use: ExtentUse, *, has_room: bool) -> Stream | None:
+    def admit(self, use: ExtentUse, *, has_room: bool, is_next: bool = False) -> Stream | None:
         """Admit all."""
-        del use, has_room
+        del use, has_room, is_next
         return Stream.CLEAN
 
     def announced(self, use: ExtentUse) -> None:

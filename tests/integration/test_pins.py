@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from storage.eviction import Intent
 from storage.gittins_policy import GittinsPolicy
 from storage.policy import Freshness, FreshnessMode, Policy, PolicyTable, RetentionPriority
-from storage.types import KIB, MIB, CacheResult, ObjectName
+from storage.types import KIB, MIB, ByteRange, CacheResult, ObjectName, RangeSpec
 from tests.fakes.row_invariants import check_rows
 from tests.fakes.running_engine import BUCKET, RunningEngine, running_engine, until
 
@@ -171,6 +172,36 @@ async def test_pins_are_known_again_after_a_start(is_clean: bool) -> None:
             await until(lambda: pins_of(again) == 24 * ITEM_BYTES, PATIENCE_S)
 
 
+async def test_ranged_reads_after_a_start_count_no_pin_twice() -> None:
+    """An object that is read in pieces before its segment is looked up is pinned for its size, and explain says no more."""
+    size = 4 * MIB
+    async with running_engine(cache_bytes=CACHE_BYTES, pinned_bytes_limit=CACHE_BYTES // 2) as running:
+        in_force(running, PINS)
+        running.origin.store.put(BUCKET, "pinned/big", bytes(size))
+        await running.get("pinned/big")
+        await running.fills_ended()
+        origin, filesystem, index_home = running.origin, running.filesystem, running.index_home
+        await running.engine.close()
+
+    async with running_engine(
+        origin=origin,
+        filesystem=filesystem,
+        index_home=index_home,
+        cache_bytes=CACHE_BYTES,
+        pinned_bytes_limit=CACHE_BYTES // 2,
+    ) as again:
+        in_force(again, PINS)
+        for start in range(0, size, 128 * KIB):
+            await again.get("pinned/big", RangeSpec(start=start, stop=start + 64 * KIB))
+        survey = again.engine._components.pins
+        for segment_id in tuple(survey._state.segments):
+            await survey._look_up(segment_id)
+
+        assert pins_of(again) == size
+        report = await again.engine.explain(ObjectName(BUCKET, "pinned/big"))
+        assert (report.cached_bytes, report.pinned_bytes, report.why_not_pinned) == (size, size, "")
+
+
 async def test_overwritten_and_deleted_pins_free_their_space() -> None:
     """A pinned prefix that is written over and over holds what its newest versions have; deleted, it holds nothing."""
     async with running_engine(
@@ -214,6 +245,25 @@ async def test_writes_go_on_beside_pins_while_the_origin_is_away() -> None:
         assert running.origin.requests_of("PutObject") >= 1
         running.origin.store.denied.clear()
         await hits(running, 45)
+
+
+async def test_a_fill_in_the_order_that_was_announced_says_so_and_whether_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That it is next is no room: of pins none goes for it."""
+    async with running_engine(cache_bytes=CACHE_BYTES) as running:
+        at_origin(running, pinned=0, scanned=1)
+        await read(running, "scan/0")
+        supply, name = running.engine._components.supply, ObjectName(BUCKET, "scan/0")
+        record, asked = supply.record(name), []
+        assert record is not None
+        monkeypatch.setattr(supply._parts.eviction, "admit", lambda _, **told: asked.append(told))
+        following = supply.signed_by(supply._parts.origin, Intent.NEXT)
+        monkeypatch.setattr(following, "_has_room", lambda: False)
+
+        assert following.start_at_turn(name, record, ByteRange(0, record.size), lambda: True) is None
+
+        assert asked == [{"has_room": False, "is_next": True}]
 
 
 # --- the bound that the metrics show ---------------------------------------------------------------------------------

@@ -516,7 +516,7 @@ async def test_nothing_is_left_of_requests_that_were_not_sent() -> None:
             with pytest.raises(NotNeededError):
                 await fill.wait_for(999)
             fill.leave()
-        del fill
+            del fill
         await running.fills_ended()
         gc.collect()
 

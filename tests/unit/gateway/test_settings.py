@@ -398,6 +398,13 @@ def test_dirty_mark_follows_the_cache_size_or_stands_by_itself() -> None:
     assert load('cache_size = "1GiB"\npinned_bytes_max = "25%"', {}, {}).pinned_bytes_limit == 256 * MIB
 
 
+def test_pins_and_writes_leave_a_tenth_of_the_cache_unless_set() -> None:
+    """So that pins go for writes only where somebody has said so; docs/configuration.md gives the rule."""
+    settings = load('cache_size = "1GiB"', {}, {})
+
+    assert 0 < settings.pinned_bytes_limit <= 0.9 * settings.cache_size - settings.dirty_bytes_limit
+
+
 def test_a_policy_pins_by_its_priority() -> None:
     """Pinned is one more priority, of a table or of all; the table that storage asks says whether any does."""
     pinned = load('[[policies]]\nmatch = "s3://b/x*"\npriority = "pinned"', {}, {})

@@ -135,6 +135,24 @@ async def test_a_segment_is_looked_up_before_it_goes() -> None:
         assert pinned(directory) == 0
 
 
+async def test_an_exchange_of_one_pin_for_another_is_news() -> None:
+    """As many bytes of the segment are pinned as before, but a victim that was chosen before would keep the wrong ones."""
+    tables = Tables(PINS)
+    async with open_directory(FakeFilesystem(), policies=tables) as directory:
+        for number in range(2):
+            await directory.put(f"pinned/{number}", bytes(SIZE))
+            await directory.put(f"other/{number}", bytes(SIZE))
+        segment_id = place(directory, "pinned/0")
+        assert place(directory, "other/1") == segment_id
+        assert not await survey_of(directory).before_it_goes(segment_id)
+
+        tables.table = PolicyTable((Policy(BUCKET, "other/", priority=RetentionPriority.PINNED),))
+
+        assert await survey_of(directory).before_it_goes(segment_id)
+        assert not await survey_of(directory).before_it_goes(segment_id)
+        assert pinned(directory) == 2 * SIZE
+
+
 async def test_many_extents_are_told_of_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Extents longer than a grain, and more of them than one batch has, are all told of and none is unpinned by the next batch."""
     monkeypatch.setattr("storage.pin_survey.BATCH_ROWS", 3)

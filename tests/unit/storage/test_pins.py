@@ -1,7 +1,9 @@
 """Pins as the eviction policy keeps them: they stay while they fit, go last, are bounded, and their books are right."""
 
 import random
+from math import inf
 
+import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
@@ -140,6 +142,44 @@ def test_where_only_pins_could_go_nothing_is_admitted_without_room() -> None:
     assert policy.admit(use(7), has_room=False) is Stream.PINNED
 
 
+def test_what_is_next_needs_no_worth_and_takes_no_room_of_pins() -> None:
+    """What a warm-up brings in the order that was announced is kept at any price, but for that of pins."""
+    policy = policy_of()
+    fill_segment(policy, 1, A_SEGMENT)
+    other = use(7, RetentionPriority.NORMAL)
+    for number in range(800):
+        policy.accessed(use(1000 + number % 400, RetentionPriority.NORMAL), None)
+    policy.price = inf
+    assert policy.admit(other, has_room=False) is None
+    assert policy.admit(other, has_room=False, is_next=True) is Stream.CLEAN
+
+    policy.choose(lambda _: True)
+
+    assert policy.admit(other, has_room=False, is_next=True) is None
+    assert policy.admit(other, has_room=True, is_next=True) is Stream.CLEAN
+
+
+@pytest.mark.parametrize("how", ["overwritten", "removed", "unpinned", "in use"])
+def test_that_only_pins_are_left_holds_until_one_goes(how: str) -> None:
+    """Or until nothing at all can go: what is missing is judged by its worth again, without a segment being chosen first."""
+    policy = policy_of()
+    fill_segment(policy, 1, A_SEGMENT)
+    policy.choose(lambda _: True)
+    other = use(7, RetentionPriority.NORMAL)
+    assert policy.admit(other, has_room=False) is None
+
+    if how == "overwritten":
+        policy.freed(1, 0, SIZE)
+    elif how == "removed":
+        policy.removed(1)
+    elif how == "unpinned":
+        policy.looked_up(1, 0, MIB, [(use(100 + n, RetentionPriority.NORMAL), n * SIZE) for n in range(8)])
+    else:
+        policy.choose(lambda _: False)
+
+    assert policy.admit(other, has_room=False) is Stream.CLEAN
+
+
 def test_pins_do_not_raise_the_price_for_others() -> None:
     """A victim that costs pins leaves the price where it was: it says nothing of what the others are worth."""
     policy = policy_of()
@@ -170,6 +210,70 @@ def test_what_was_cached_before_is_pinned_once_it_is_looked_up() -> None:
     assert not policy.touched(1, SIZE, SIZE)
 
 
+def test_what_was_read_in_ranges_before_it_is_looked_up_is_counted_once() -> None:
+    """After a start small reads make small grains; whole ones take their place, however often the segment is looked up."""
+    policy = policy_of()
+    whole = use(1, size=4 * MIB)
+    policy.found(1, 4 * MIB)
+    for start in range(0, 4 * MIB, 2 * SIZE):
+        policy.accessed(ExtentUse(whole.name, 1, start, SIZE, whole.priority), 1, start)
+    assert policy.pins.held_bytes == 2 * MIB
+
+    for _ in range(2):
+        policy.looked_up(1, 0, 4 * MIB, [(whole, 0)])
+
+        assert policy.pinned_in(1) == policy.pins.held_bytes == 4 * MIB
+        assert len(policy._segments[1]) == 4
+
+
+def test_a_look_up_says_whether_it_changed_a_pin() -> None:
+    """Also where as much is pinned as before, but other extents are; not where all was known so."""
+    policy = policy_of()
+    fill_segment(policy, 1, 1, 1)
+    exchanged = [(use(100, RetentionPriority.NORMAL), 0), (use(101), SIZE)]
+
+    assert policy.looked_up(1, 0, MIB, exchanged)
+    assert not policy.looked_up(1, 0, MIB, exchanged)
+
+    assert (policy.pinned_in(1, 0, SIZE), policy.pinned_in(1)) == (0, SIZE)
+    assert not policy.looked_up(2, 0, MIB, exchanged)
+
+
+def test_to_look_a_segment_up_is_not_to_read_it() -> None:
+    """Extents of many buckets that nobody reads any more make no group, and none of those at work goes for them, pinned or not."""
+    policy = policy_of()
+    sleeping = [ExtentUse(ObjectName(f"old{n}", "x"), 1 + n, 0, SIZE // 4) for n in range(20)]
+    told = [(one, place * SIZE // 4) for place, one in enumerate(sleeping)]
+    for one, offset in told:
+        policy.admitted(one, 1, offset)
+    policy.found(1, MIB)
+    policy.found(2, MIB)
+    for number in range(10):
+        policy.accessed(ExtentUse(ObjectName(f"job{number}", "x"), 100 + number, 0, SIZE), None)
+    before = [(group, group.read_at, len(group.monitor)) for group in policy._groups.live()]
+
+    policy.looked_up(1, 0, MIB, told)
+    pinned = [(msgspec.structs.replace(one, priority=RetentionPriority.PINNED), at) for one, at in told]
+    for segment_id in (1, 2):
+        policy.looked_up(segment_id, 0, MIB, pinned)
+
+    assert [(group, group.read_at, len(group.monitor)) for group in policy._groups.live()] == before
+    assert policy.pins.held_bytes == 2 * len(told) * (SIZE // 4)
+
+
+def test_what_is_found_pinned_is_of_its_group_where_that_lives() -> None:
+    """So the bound C/N counts what is pinned against what is read of the same prefix; without one it is of the rest."""
+    policy = policy_of()
+    policy.accessed(use(1), None)
+    group = policy._groups.of(use(1).name, 0)
+    policy.found(1, MIB)
+
+    unread = ExtentUse(ObjectName("b", "unread/1"), 3, 0, SIZE, RetentionPriority.PINNED)
+    policy.looked_up(1, 0, MIB, [(use(2), 0), (unread, SIZE)])
+
+    assert dict(policy.pins.by_group) == {group.number: SIZE, policy._groups.rest.number: SIZE}
+
+
 def test_what_is_pinned_no_more_is_known_under_its_priority() -> None:
     """An exchange of policies takes the pin, and with it the bytes from the count; what rows name no more has none either."""
     policy = policy_of()
@@ -198,6 +302,28 @@ def test_what_was_over_the_bound_is_pinned_when_looked_up_with_room() -> None:
     assert policy.pins.refused_bytes == 4 * SIZE
 
 
+def test_what_is_refused_is_counted_as_it_comes_and_not_as_it_is_moved() -> None:
+    """Each rewrite of what was over the bound is no further refusal; the same bytes brought again, or more of them, are."""
+    policy = policy_of(SIZE)
+    policy.admitted(use(1), 1, 0)
+    policy.admitted(use(2), 1, SIZE)
+    assert policy.pins.refused_bytes == SIZE
+
+    for segment_id in range(1, 5):
+        policy.freed(segment_id, SIZE, SIZE)
+        policy.admitted(use(2), segment_id + 1, SIZE)
+        policy.moved(segment_id, Kept(SIZE, 2 * SIZE), segment_id + 1, SIZE)
+    assert policy.pins.refused_bytes == SIZE
+
+    policy.freed(5, SIZE, SIZE)
+    policy.admitted(use(2, size=3 * SIZE), 5, SIZE)
+    assert policy.pins.refused_bytes == 3 * SIZE
+    policy.freed(5, SIZE, 3 * SIZE)
+    policy.admit(use(2), has_room=True)
+    policy.admitted(use(2), 6, 0)
+    assert policy.pins.refused_bytes == 4 * SIZE
+
+
 def test_an_extent_is_pinned_whole_or_not_at_all() -> None:
     """One that fits only in part is not pinned, as it would have to be moved whole; one that grows stays pinned while it fits."""
     policy = policy_of(3 * MIB)
@@ -220,6 +346,37 @@ def test_a_pin_that_is_moved_stays_one() -> None:
     policy.moved(1, Kept(0, SIZE, Stream.PINNED), 2, 0)
 
     assert (policy.pinned_in(1), policy.pinned_in(2), policy.pins.held_bytes) == (0, SIZE, SIZE)
+
+
+def test_a_move_that_a_segment_ends_cuts_counts_no_byte_twice() -> None:
+    """An extent that goes over two segments is cut where the first ends, within a grain: it is pinned for its size, at both places."""
+    policy = policy_of()
+    one, start, half = use(1), 512 * KIB, MIB
+    policy.admitted(ExtentUse(one.name, 1, start, 3 * half, one.priority), 1, 0)
+    policy.freed(1, 0, 3 * half)
+    policy.admitted(ExtentUse(one.name, 1, start, half, one.priority), 2, 7 * MIB)
+    policy.admitted(ExtentUse(one.name, 1, start + half, 2 * half, one.priority), 3, 0)
+
+    policy.moved(1, Kept(0, half), 2, 7 * MIB)
+    policy.moved(1, Kept(half, 3 * half), 3, 0)
+
+    assert (policy.pinned_in(1), policy.pinned_in(2), policy.pinned_in(3)) == (0, half, 2 * half)
+    assert policy.pins.held_bytes == 3 * half
+    assert policy._segments[2].known_bytes == half
+
+
+def test_small_grains_that_are_moved_leave_the_whole_ones_as_they_are() -> None:
+    """What is known of the new place was told of as it was placed; of the old one's smaller grains it takes the age alone."""
+    policy = policy_of()
+    one = use(1, size=MIB)
+    policy.found(1, MIB)
+    policy.accessed(ExtentUse(one.name, 1, SIZE, SIZE, one.priority), 1, SIZE)
+    policy.freed(1, 0, MIB)
+    policy.admitted(one, 2, 0)
+
+    policy.moved(1, Kept(0, MIB), 2, 0)
+
+    assert (policy.pinned_in(2), policy.pins.held_bytes, len(policy._segments[2])) == (MIB, MIB, 1)
 
 
 # --- the books -------------------------------------------------------------------------------------------------------

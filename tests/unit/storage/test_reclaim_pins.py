@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Container, Iterator
 from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from storage.cached import DropSegment
 from storage.errors import DiskFullError
 from storage.eviction import EvictionPolicy, Victim
 from storage.gittins_policy import GittinsPolicy
@@ -17,6 +19,8 @@ from tests.fakes.filesystem import FakeFilesystem
 from tests.fakes.open_directory import IndexHome, OpenDirectory, open_directory
 from tests.fakes.records import BUCKET
 from tests.fakes.row_invariants import check_rows
+
+T = TypeVar("T")
 
 SEGMENTS = 16
 PINS = PolicyTable((Policy(BUCKET, "pinned/", priority=RetentionPriority.PINNED),))
@@ -188,6 +192,38 @@ async def test_pins_go_where_nothing_else_is_left_and_they_find_no_room() -> Non
         assert await directory.reclaim.make_room(MIB, is_for_write=True)
 
         directory.segments.settle(reserved)
+
+
+async def test_a_segment_that_went_is_not_given_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose pins found no room goes once; with what that gave the pins of the next ones are written again, and stay."""
+    async with opened(room=1) as directory:
+        for number in range(3):
+            await fill(directory, "pinned", 1, begin=number)
+            await fill(directory, "other", 3, begin=3 * number)
+        await directory.fill("seals", bytes(KIB))
+        for number in range(11):
+            await directory.put(f"dirty-{number}", bytes(MIB))
+        reserved = list(directory.segments.reserve(SIZE, Stream.DIRTY))
+        with suppress(DiskFullError):
+            while True:
+                reserved += directory.segments.reserve(SIZE, Stream.DIRTY)
+        dropped: list[int] = []
+        change = directory.applier.change
+
+        async def noted(one: Callable[[Rows], T]) -> T:
+            if isinstance(one, DropSegment):
+                dropped.append(one.segment_id)
+            return await change(one)
+
+        monkeypatch.setattr(directory.applier, "change", noted)
+        directory.reclaim._asked_bytes = directory.reclaim._asked_by_writes = 3 * MIB
+
+        await directory.reclaim.round()
+
+        directory.segments.settle(reserved)
+        assert len(dropped) == len(set(dropped)) == 3
+        assert cached(directory, "pinned") == 2 * SIZE
+        assert directory.segments.room_bytes >= 2 * MIB
 
 
 async def test_pins_of_before_a_start_stay() -> None:

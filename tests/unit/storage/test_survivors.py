@@ -23,9 +23,9 @@ class KeepsFirst(PinsNothing):
         self.segments: list[int] = []
         self.moves: list[tuple[int, Kept, int, int]] = []
 
-    def admit(self, use: ExtentUse, *, has_room: bool) -> Stream | None:
+    def admit(self, use: ExtentUse, *, has_room: bool, is_next: bool = False) -> Stream | None:
         """Admit all."""
-        del use, has_room
+        del use, has_room, is_next
         return Stream.CLEAN
 
     def announced(self, use: ExtentUse) -> None:
