@@ -26,7 +26,7 @@ import boto3
 from botocore.config import Config
 
 from bench.origin import is_content
-from bench.processes import free_port, gateway, process, wait_for
+from bench.processes import gateway, serving
 from gateway.setting_values import parse_size
 from storage.origin.signing import SigningIdentity
 from storage.types import MIB
@@ -138,11 +138,9 @@ def _presigned(endpoint: str) -> str:
 
 @contextmanager
 def _origin(given: argparse.Namespace) -> Iterator[str]:
-    port = free_port()
     told = (f"--size={given.size}", f"--rate={given.rate}", f"--latency={given.latency}")
-    with process("bench.origin", f"--port={port}", *told):
-        wait_for(f"http://127.0.0.1:{port}/-/counters")
-        yield f"http://127.0.0.1:{port}"
+    with serving("bench.origin", "counters", *told) as endpoint:
+        yield endpoint
 
 
 @contextmanager

@@ -56,6 +56,15 @@ def gateway(
         yield f"http://127.0.0.1:{port}", pid
 
 
+@contextmanager
+def serving(module: str, verb: str, *arguments: str) -> Iterator[str]:
+    """Run a module that serves at its `--port`, and give its address once it answers `verb`."""
+    endpoint = f"http://127.0.0.1:{(port := free_port())}"
+    with process(module, "--port", str(port), *arguments):
+        wait_for(f"{endpoint}/-/{verb}")
+        yield endpoint
+
+
 def free_port() -> int:
     """Give a port that was free a moment ago."""
     with socket.socket() as probe:

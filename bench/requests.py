@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bench.processes import free_port, gateway, process, wait_for
+from bench.processes import gateway, serving
 from gateway.setting_values import parse_size
 from storage.origin.signing import EMPTY_SHA256, SigningIdentity, sign_headers
 
@@ -152,19 +152,15 @@ def _processor_s(pid: int) -> float:
 
 @contextmanager
 def _origin_of_writes(_size: int) -> Iterator[str]:
-    port = free_port()
-    with process("tests.fakes.origin_server", "--port", str(port), "--bucket", "data"):
-        wait_for(f"http://127.0.0.1:{port}/-/counters")
-        yield f"http://127.0.0.1:{port}"
+    with serving("tests.fakes.origin_server", "counters", "--bucket", "data") as endpoint:
+        yield endpoint
 
 
 @contextmanager
 def _origin_of_reads(size: int) -> Iterator[str]:
-    port = free_port()
     limits = ("--rate", "1e9", "--burst", "1e9", "--latency", "0", "--size", str(size))
-    with process("bench.throttled_origin", "--port", str(port), *limits):
-        wait_for(f"http://127.0.0.1:{port}/-/seconds")
-        yield f"http://127.0.0.1:{port}"
+    with serving("bench.throttled_origin", "seconds", *limits) as endpoint:
+        yield endpoint
 
 
 def _arguments() -> argparse.Namespace:

@@ -40,7 +40,7 @@ from typing import Final
 import uvloop
 
 from bench.plain_client import Connection, Probe, Took, address, signed_get, signed_headers
-from bench.processes import START_S, free_port, gateway, process, wait_for
+from bench.processes import START_S, gateway, process, serving
 from storage.origin.signing import SigningIdentity
 
 KEY: Final = SigningIdentity("stormkey", "stormsecretstormsecret", "us-east-1")
@@ -264,11 +264,9 @@ def _seconds(origin: str) -> list[list[int]]:
 
 @contextmanager
 def _origin(given: argparse.Namespace) -> Iterator[str]:
-    port = free_port()
     told = [f"--{name}={getattr(given, name)}" for name in ("rate", "burst", "latency", "size")]
-    with process("bench.throttled_origin", "--port", str(port), *told):
-        wait_for(f"http://127.0.0.1:{port}/-/seconds")
-        yield f"http://127.0.0.1:{port}"
+    with serving("bench.throttled_origin", "seconds", *told) as endpoint:
+        yield endpoint
 
 
 @contextmanager

@@ -67,7 +67,7 @@ from bench.loader import (
     sample_key,
     serial_of,
 )
-from bench.processes import free_port, gateway, process, wait_for
+from bench.processes import gateway, serving
 from gateway.setting_values import parse_size
 
 PARTS: Final = "direct,read,read-write,half,half-order,outage"
@@ -455,10 +455,8 @@ def _dataset_bytes(given: argparse.Namespace) -> int:
 
 @contextmanager
 def _origin() -> Iterator[Origin]:
-    port = free_port()
-    with process("tests.fakes.origin_server", "--port", str(port), "--bucket", BUCKET):
-        wait_for(f"http://127.0.0.1:{port}/-/counters")
-        yield Origin(f"http://127.0.0.1:{port}")
+    with serving("tests.fakes.origin_server", "counters", "--bucket", BUCKET) as endpoint:
+        yield Origin(endpoint)
 
 
 def _arguments() -> argparse.Namespace:

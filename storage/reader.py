@@ -452,16 +452,15 @@ class Reader:
 
     async def _open_asked(self, asker: "Reader", flight: _Flight, wanted: RangeSpec | None) -> Opened | None:
         """Open by the question of a reader that asks ahead of this one, or of which this one is ahead; where it fails, ask oneself."""
-        name = flight[0]
         try:
-            told = await asker._colds.run(flight, lambda: asker._cold(name, wanted, lambda: True))  # noqa: SLF001  of the same class
+            told = await asker._colds.join(flight)  # noqa: SLF001  of the same class
         except (OriginUnavailableError, OverloadedError):
             return None
         except NotNeededError:
             if self._ahead_of is not None:
                 raise
             return None
-        return self._opened_unknown(name, told, wanted, is_late=True)
+        return self._opened_unknown(flight[0], told, wanted, is_late=True)
 
     async def _cold(
         self, name: ObjectName, wanted: RangeSpec | None, is_wanted: Callable[[], bool]

@@ -184,9 +184,7 @@ class SegmentResidents:
 
     def tag_in(self, start: int, stop: int) -> int | None:
         """Give the tag of the first extent with bytes between two offsets; None where none is known."""
-        position = self.first_at(start)
-        is_known = position < len(self.offsets) and self.offsets[position] < stop
-        return self.tags[position] if is_known else None
+        return self.tags[self.first_at(start)] if self.overlaps(start, stop) else None
 
     def _count_pinned(self, tag: int, size: int) -> None:
         if is_pinned(tag):
@@ -223,11 +221,8 @@ class SegmentResidents:
 
     def overlaps(self, start: int, stop: int) -> bool:
         """Whether anything is known of the bytes between two offsets."""
-        offsets = self.offsets
-        position = bisect_right(offsets, start)
-        if position and offsets[position - 1] + self.lengths[position - 1] > start:
-            return True
-        return position < len(offsets) and offsets[position] < stop
+        position = self.first_at(start)
+        return position < len(self.offsets) and self.offsets[position] < stop
 
     def known_in(self, start: int, stop: int) -> int:
         """Count the known bytes of the extents between two offsets, which no extent crosses."""

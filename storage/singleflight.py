@@ -48,12 +48,15 @@ class SingleFlight(Generic[K, T]):
             OverloadedError: The owner is closing.
             Exception: What the work raised, the same to each who waits.
         """
+        if key not in self._flights and not self._is_closed:
+            self._flights[key] = _Flight(self._start(key, work))
+        return await self.join(key)
+
+    async def join(self, key: K) -> T:
+        """Give the result of the work of `key` that is under way; else as `run`."""
         if self._is_closed:
             raise OverloadedError("shutting down")
-        flight = self._flights.get(key)
-        if flight is None:
-            flight = self._flights[key] = _Flight(self._start(key, work))
-        return await self._wait(key, flight)
+        return await self._wait(key, self._flights[key])
 
     def seal(self, key: K) -> None:
         """Let nobody else join the flight of `key`: who calls from here on starts anew, who joined gets its result."""

@@ -1,6 +1,7 @@
 """Pins by policy, over a whole engine: what a pinned prefix has in the cache stays there, and nobody waits for it."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -16,6 +17,9 @@ CACHE_BYTES = 24 * MIB
 PATIENCE_S = 60.0
 IMMUTABLE = Freshness(FreshnessMode.IMMUTABLE)
 PLAIN = PolicyTable(default=Policy(freshness=IMMUTABLE))
+half_pinned = partial(running_engine, cache_bytes=CACHE_BYTES, pinned_bytes_limit=CACHE_BYTES // 2)
+"""Runs an engine half of whose cache may be pinned."""
+
 PINS = PolicyTable(
     (Policy(BUCKET, "pinned/", freshness=IMMUTABLE, priority=RetentionPriority.PINNED),),
     Policy(freshness=IMMUTABLE),
@@ -78,9 +82,7 @@ def at_origin(running: RunningEngine, *, pinned: int, scanned: int) -> None:
 
 async def test_pins_hit_always_while_scans_go_through() -> None:
     """Pinned objects that are read once, then not for two caches' worth of other reads, are all there; so again after the next."""
-    async with running_engine(
-        cache_bytes=CACHE_BYTES, pinned_bytes_limit=CACHE_BYTES // 2, dirty_bytes_limit=4 * MIB
-    ) as running:
+    async with half_pinned(dirty_bytes_limit=4 * MIB) as running:
         in_force(running, PINS)
         at_origin(running, pinned=24, scanned=320)
         await hits(running, 24)
@@ -122,9 +124,7 @@ async def test_pins_over_the_bound_are_read_as_ever_and_told_of() -> None:
 
 async def test_a_reload_pins_and_unpins_what_is_cached() -> None:
     """Within seconds of the exchange, without a read of any of it; what is unpinned makes room as all else."""
-    async with running_engine(
-        cache_bytes=CACHE_BYTES, pinned_bytes_limit=CACHE_BYTES // 2, dirty_bytes_limit=4 * MIB
-    ) as running:
+    async with half_pinned(dirty_bytes_limit=4 * MIB) as running:
         in_force(running, PLAIN)
         at_origin(running, pinned=24, scanned=320)
         await hits(running, 24)
@@ -145,9 +145,7 @@ async def test_a_reload_pins_and_unpins_what_is_cached() -> None:
 @pytest.mark.parametrize("is_clean", [True, False])
 async def test_pins_are_known_again_after_a_start(is_clean: bool) -> None:
     """After a stop or a kill what is pinned is there, is found out in the background, and stays through scans that begin at once."""
-    async with running_engine(
-        cache_bytes=CACHE_BYTES, pinned_bytes_limit=CACHE_BYTES // 2, dirty_bytes_limit=4 * MIB
-    ) as running:
+    async with half_pinned(dirty_bytes_limit=4 * MIB) as running:
         in_force(running, PINS)
         at_origin(running, pinned=24, scanned=320)
         await hits(running, 24)
@@ -175,7 +173,7 @@ async def test_pins_are_known_again_after_a_start(is_clean: bool) -> None:
 async def test_ranged_reads_after_a_start_count_no_pin_twice() -> None:
     """An object that is read in pieces before its segment is looked up is pinned for its size, and explain says no more."""
     size = 4 * MIB
-    async with running_engine(cache_bytes=CACHE_BYTES, pinned_bytes_limit=CACHE_BYTES // 2) as running:
+    async with half_pinned() as running:
         in_force(running, PINS)
         running.origin.store.put(BUCKET, "pinned/big", bytes(size))
         await running.get("pinned/big")
@@ -204,9 +202,7 @@ async def test_ranged_reads_after_a_start_count_no_pin_twice() -> None:
 
 async def test_overwritten_and_deleted_pins_free_their_space() -> None:
     """A pinned prefix that is written over and over holds what its newest versions have; deleted, it holds nothing."""
-    async with running_engine(
-        cache_bytes=CACHE_BYTES, pinned_bytes_limit=CACHE_BYTES // 2, dirty_bytes_limit=8 * MIB
-    ) as running:
+    async with half_pinned(dirty_bytes_limit=8 * MIB) as running:
         in_force(running, PINS)
         at_origin(running, pinned=0, scanned=160)
         for turn in range(8):
@@ -228,9 +224,7 @@ async def test_overwritten_and_deleted_pins_free_their_space() -> None:
 
 async def test_writes_go_on_beside_pins_while_the_origin_is_away() -> None:
     """Where pins and what waits for its flush are more than the cache, pins go: each write is acknowledged from the disk, and arrives."""
-    async with running_engine(
-        cache_bytes=CACHE_BYTES, pinned_bytes_limit=CACHE_BYTES // 2, dirty_bytes_limit=20 * MIB
-    ) as running:
+    async with half_pinned(dirty_bytes_limit=20 * MIB) as running:
         in_force(running, PINS)
         at_origin(running, pinned=45, scanned=0)
         await hits(running, 45)

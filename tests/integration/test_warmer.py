@@ -14,7 +14,8 @@ from storage.readahead import ReadaheadSettings
 from storage.types import MIB, ByteRange, CacheResult, ObjectName, Priority, RangeSpec
 from storage.warm_jobs import WarmEntry, WarmKind, WarmPhase, WarmReport, WarmRequest
 from tests.fakes.origin_faults import Fault
-from tests.fakes.running_engine import BUCKET, RunningEngine, running_engine, until
+from tests.fakes.paused_origin import Gate
+from tests.fakes.running_engine import BUCKET, Got, RunningEngine, running_engine, until
 
 ALWAYS = Policy(freshness=Freshness(FreshnessMode.ALWAYS))
 
@@ -351,6 +352,22 @@ def demands(running: RunningEngine) -> list[Priority]:
     return asked
 
 
+async def warm_up_at_the_origin(running: RunningEngine, key: str) -> tuple[int, Gate]:
+    """Begin a warm-up of one object whose request is at the origin, held there; give its job and the gate."""
+    gate = running.origin.hold("GET", f"{BUCKET}/{key}")
+    job = running.engine.warmer.start(WarmRequest(WarmKind.LIST))
+    running.engine.warmer.feed(job.job_id, 0, names(key), is_last=True)
+    await gate.reached.wait()
+    return job.job_id, gate
+
+
+async def joining(running: RunningEngine, key: str) -> asyncio.Task[Got]:
+    """Begin a read that joins what a warm-up has asked for."""
+    reading = asyncio.get_running_loop().create_task(running.get(key))
+    await until(partial(has_joined, running))
+    return reading
+
+
 KNOWN_OR_NOT = pytest.mark.parametrize("is_known", [True, False])
 
 
@@ -361,18 +378,14 @@ async def test_a_read_joins_a_warm_up_whose_request_is_at_the_origin(is_known: b
         fill_origin(running, 1)
         if is_known:
             await described(running, "data/k0000")
-        gate = running.origin.hold("GET", f"{BUCKET}/data/k0000")
-        job = running.engine.warmer.start(WarmRequest(WarmKind.LIST))
-        running.engine.warmer.feed(job.job_id, 0, names("data/k0000"), is_last=True)
-        await gate.reached.wait()
+        job_id, gate = await warm_up_at_the_origin(running, "data/k0000")
 
-        reading = asyncio.get_running_loop().create_task(running.get("data/k0000"))
-        await until(partial(has_joined, running))
+        reading = await joining(running, "data/k0000")
         gate.open()
         got = await reading
 
         assert got.data == bytes(1000)
-        assert (await ended(running, job.job_id)).results == {"brought": 1}
+        assert (await ended(running, job_id)).results == {"brought": 1}
         assert running.origin.requests_of("GetObject") == 1
 
 
@@ -417,16 +430,12 @@ async def test_a_read_that_joined_a_warm_up_asks_for_itself_when_that_fails(is_k
             await described(running, "data/k0000")
         running.origin.faults.add(Fault(operation="GetObject", status=500))
         asked = demands(running)
-        gate = running.origin.hold("GET", f"{BUCKET}/data/k0000")
-        job = running.engine.warmer.start(WarmRequest(WarmKind.LIST))
-        running.engine.warmer.feed(job.job_id, 0, names("data/k0000"), is_last=True)
-        await gate.reached.wait()
-        reading = asyncio.get_running_loop().create_task(running.get("data/k0000"))
-        await until(partial(has_joined, running))
+        job_id, gate = await warm_up_at_the_origin(running, "data/k0000")
+        reading = await joining(running, "data/k0000")
         gate.open()
 
         assert (await reading).data == bytes(1000)
-        report = await ended(running, job.job_id)
+        report = await ended(running, job_id)
         assert report.results in ({"skipped": 1}, {"brought": 1})
         assert asked[:2] == [Priority.WARM_UP, Priority.FOREGROUND]
 
@@ -438,14 +447,10 @@ async def test_a_read_that_joined_a_warm_up_is_served_when_that_is_cancelled(is_
         fill_origin(running, 1)
         if is_known:
             await described(running, "data/k0000")
-        gate = running.origin.hold("GET", f"{BUCKET}/data/k0000")
-        job = running.engine.warmer.start(WarmRequest(WarmKind.LIST))
-        running.engine.warmer.feed(job.job_id, 0, names("data/k0000"), is_last=True)
-        await gate.reached.wait()
-        reading = asyncio.get_running_loop().create_task(running.get("data/k0000"))
-        await until(partial(has_joined, running))
+        job_id, gate = await warm_up_at_the_origin(running, "data/k0000")
+        reading = await joining(running, "data/k0000")
 
-        await running.engine.warmer.cancel(job.job_id)
+        await running.engine.warmer.cancel(job_id)
         gate.open()
 
         assert (await reading).data == bytes(1000)

@@ -14,6 +14,7 @@ from storage.eviction import EvictionPolicy, Victim
 from storage.gittins_policy import GittinsPolicy
 from storage.policy import Policy, PolicyTable, RetentionPriority
 from storage.rows import Rows
+from storage.segments import Reservation
 from storage.types import KIB, MIB, Stream
 from tests.fakes.filesystem import FakeFilesystem
 from tests.fakes.open_directory import IndexHome, OpenDirectory, open_directory
@@ -152,6 +153,25 @@ async def test_pins_go_for_a_write_that_waits_and_not_for_a_fill() -> None:
         assert pins_of(directory) == cached(directory, "pinned")
 
 
+def all_room_of(directory: OpenDirectory) -> list[Reservation]:
+    """Reserve all room that is left, which is some."""
+    reserved = list(directory.segments.reserve(SIZE, Stream.DIRTY))
+    with suppress(DiskFullError):
+        while True:
+            reserved += directory.segments.reserve(SIZE, Stream.DIRTY)
+    return reserved
+
+
+async def crowd(directory: OpenDirectory) -> None:
+    """Leave nothing that could go but segments with a pin in each."""
+    for number in range(3):
+        await fill(directory, "pinned", 1, begin=number)
+        await fill(directory, "other", 3, begin=3 * number)
+    await directory.fill("seals", bytes(KIB))
+    for number in range(11):
+        await directory.put(f"dirty-{number}", bytes(MIB))
+
+
 async def test_a_segment_whose_pins_find_no_room_is_passed_over() -> None:
     """Survivors need room before their segment gives any: where there is none, one without pins goes first."""
     async with opened(room=4) as directory:
@@ -161,10 +181,7 @@ async def test_a_segment_whose_pins_find_no_room_is_passed_over() -> None:
         await fill(directory, "other", 4 * 10, begin=9)
         policy = directory.reclaim._parts.policy
         mixed = {one for one in directory.state.segments if policy.pinned_in(one)}
-        reserved = list(directory.segments.reserve(SIZE, Stream.DIRTY))
-        with suppress(DiskFullError):
-            while True:
-                reserved += directory.segments.reserve(SIZE, Stream.DIRTY)
+        reserved = all_room_of(directory)
         prefer(policy, mixed)
 
         await directory.reclaim.round()
@@ -178,16 +195,8 @@ async def test_a_segment_whose_pins_find_no_room_is_passed_over() -> None:
 async def test_pins_go_where_nothing_else_is_left_and_they_find_no_room() -> None:
     """The last resort: a write is not kept waiting for pins that cannot be written again."""
     async with opened(room=1) as directory, reclaiming(directory):
-        for number in range(3):
-            await fill(directory, "pinned", 1, begin=number)
-            await fill(directory, "other", 3, begin=3 * number)
-        await directory.fill("seals", bytes(KIB))
-        for number in range(11):
-            await directory.put(f"dirty-{number}", bytes(MIB))
-        reserved = list(directory.segments.reserve(SIZE, Stream.DIRTY))
-        with suppress(DiskFullError):
-            while True:
-                reserved += directory.segments.reserve(SIZE, Stream.DIRTY)
+        await crowd(directory)
+        reserved = all_room_of(directory)
 
         assert await directory.reclaim.make_room(MIB, is_for_write=True)
 
@@ -197,16 +206,8 @@ async def test_pins_go_where_nothing_else_is_left_and_they_find_no_room() -> Non
 async def test_a_segment_that_went_is_not_given_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose pins found no room goes once; with what that gave the pins of the next ones are written again, and stay."""
     async with opened(room=1) as directory:
-        for number in range(3):
-            await fill(directory, "pinned", 1, begin=number)
-            await fill(directory, "other", 3, begin=3 * number)
-        await directory.fill("seals", bytes(KIB))
-        for number in range(11):
-            await directory.put(f"dirty-{number}", bytes(MIB))
-        reserved = list(directory.segments.reserve(SIZE, Stream.DIRTY))
-        with suppress(DiskFullError):
-            while True:
-                reserved += directory.segments.reserve(SIZE, Stream.DIRTY)
+        await crowd(directory)
+        reserved = all_room_of(directory)
         dropped: list[int] = []
         change = directory.applier.change
 
