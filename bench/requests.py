@@ -1,6 +1,6 @@
 """`python -m bench.requests`: what a request costs the gateway in processor time, and what its client waits for it.
 
-The origin of reads (`bench/throttled_origin.py`) has every key and answers at once; that of writes is `tests/fakes/origin_server.py`.
+The origin of reads (`bench/throttled_origin.py`) has every key and answers at once; that of writes is `bench/storing_origin.py`.
 `--clients` threads of one process ask one request after the other, each on a connection that is kept, signed as SDKs sign. Measured
 are, for bodies of each of `--sizes`:
 
@@ -152,7 +152,7 @@ def _processor_s(pid: int) -> float:
 
 @contextmanager
 def _origin_of_writes(_size: int) -> Iterator[str]:
-    with serving("tests.fakes.origin_server", "counters", "--bucket", "data") as endpoint:
+    with serving("bench.storing_origin", "counters") as endpoint:
         yield endpoint
 
 

@@ -144,27 +144,25 @@ class Origin:
 
     def limit(self, latency_s: float, rate: float, burst: float) -> None:
         """Let requests take so long, and so many a second through; 0 for no bound."""
-        limits = {"latency_s": latency_s, "throttle_per_s": rate, "throttle_burst": burst}
-        self._call("POST", "settings", limits)
+        self._call("POST", "settings", {"latency_s": latency_s, "rate": rate, "burst": burst})
 
     def counters(self) -> dict[str, int]:
         """Give requests, requests for objects, 503s among all, and bytes so far."""
         told = self._call("GET", "counters")
-        refused = sum(count for name, count in told["answers"].items() if name.endswith(" 503"))
         return {
             "origin_requests": sum(told["requests"].values()),
             "origin_reads": told["requests"].get("GetObject", 0),
-            "origin_refused": refused,
+            "origin_refused": told["refused"],
             "origin_bytes": told["bytes_in"] + told["bytes_out"],
         }
 
     def go_away(self) -> None:
         """Cut every connection from now on."""
-        self._call("POST", "faults", [{"drop": "before", "times": -1}])
+        self._call("POST", "settings", {"is_away": True})
 
     def come_back(self) -> None:
         """Answer again."""
-        self._call("DELETE", "faults")
+        self._call("POST", "settings", {"is_away": False})
 
     def _call(self, method: str, verb: str, document: object = None) -> Any:
         body = None if document is None else json.dumps(document).encode()
@@ -455,7 +453,7 @@ def _dataset_bytes(given: argparse.Namespace) -> int:
 
 @contextmanager
 def _origin() -> Iterator[Origin]:
-    with serving("tests.fakes.origin_server", "counters", "--bucket", BUCKET) as endpoint:
+    with serving("bench.storing_origin", "counters") as endpoint:
         yield Origin(endpoint)
 
 
