@@ -24,9 +24,10 @@ AGAIN := --reruns 2 --reruns-delay 1 --rerun-show-tracebacks
 # Only the files that have such tests: to collect all seven thousand takes longer than some of them.
 TIMING := $(shell grep -rl --include 'test_*.py' 'mark\.timing' tests)
 
+# A third worker uses what two leave of two processors while they wait for servers and disks: 100 of 870 seconds.
 test: $(STAMP)
 	$(MAKE) $(TOGETHER) check-types $(COMPILED) $(filter-out check-types,$(CHECKS))
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(AGAIN) -m "not timing"
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(AGAIN) -m "not timing"
 	$(BIN)/python -m pytest $(AGAIN) -m timing $(TIMING)
 
 test-unit: $(STAMP)

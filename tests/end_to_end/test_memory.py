@@ -1,6 +1,6 @@
 """The gateway's memory does not grow with the size of objects or the number of clients.
 
-16 clients move 256 MiB objects by default and 1 GiB with FOREBAY_TEST_LONG=1, each with boto3's default transfer settings: 8 MiB at a
+16 clients move 128 MiB objects by default and 1 GiB with FOREBAY_TEST_LONG=1, each with boto3's default transfer settings: 8 MiB at a
 time on ten connections.
 """
 
@@ -27,7 +27,7 @@ CLIENTS: Final = 16
 CONNECTIONS: Final = 10
 """Of each client."""
 
-SIZE_BYTES: Final = GIB if IS_LONG else 256 * MIB
+SIZE_BYTES: Final = GIB if IS_LONG else 128 * MIB
 PEAK_BYTES_MAX: Final = 300 * MIB
 
 
