@@ -329,6 +329,7 @@ class Gate:
         match feedback:
             case Feedback.SUCCESS:
                 site.concurrency.succeeded(in_flight=site.in_flight, held_s=now_s - sent_at_s)
+                site.rate.succeeded(sent_at_s=sent_at_s)
             case Feedback.THROTTLED:
                 site.throttled(now_s, sent_at_s=sent_at_s, retry_after_s=retry_after_s)
             case Feedback.TIMED_OUT:

@@ -9,7 +9,10 @@ Pure: `now_s` comes in. Theory of operation of `AdaptiveRate`:
 - Between cuts the limit follows a cubic curve with its flat part at the rate that was throttled last (the shape of CUBIC, RFC 9438
   section 4.2): most of the time is spent just under what the origin takes, and where that has grown, the curve finds it soon. A saw of
   larger cuts has its mean far lower: at 0.7 with a linear rise, 0.85.
-- It rises only while it is in use. A limit that nobody reaches teaches nothing.
+- It rises only while it is in use. A limit that nobody reaches teaches nothing. Where it has come past the curve's far end unrefused, the
+  origin takes more than the curve looks for, and the limit is searched for as the first one is.
+- An origin that refuses nearly all, however little it is sent, is not full but failing: its answers say nothing about a rate. Cuts go on
+  meanwhile, to spare it. Once it takes requests again, the limit is back within seconds where the first of these cuts left it.
 - What the limit saves up is a twentieth of a second, so that a stall here is no burst there.
 """
 
@@ -39,6 +42,20 @@ FORGET_RATE_S: Final = 600.0
 """The rate limit goes away after so long without a throttled answer."""
 
 RATE_FLOOR_PER_S: Final = 2.0
+
+FIRST_RATE_MIN: Final = 20.0
+"""The first limit is not measured as lower: where little is sent, a refusal tells nothing of what the origin takes."""
+
+FAILING_REFUSED_MIN: Final = 4
+"""So many refusals at least, and FAILING_SHARE of all answers, since the first of several cuts make an origin a failing one."""
+
+FAILING_SHARE: Final = 0.8
+TAKEN_MIN: Final = 4
+"""An origin that has taken so many requests between two cuts takes requests."""
+
+RESTORE: Final = 1.0
+"""By so much a second a limit rises to where it was before an origin failed."""
+
 METER_BIN_S: Final = 0.5
 METER_S_MIN: Final = 0.1
 GROWTH_S: Final = 0.1
@@ -188,6 +205,41 @@ class RateMeter:
         self._bin = now_s
 
 
+class _Cuts:
+    """Cuts between which the origin took little, and its answers to what was sent since the first.
+
+    Attributes:
+        plateau: Where the limit was when the first came.
+        depth: Which part of it that took away.
+        is_searching: The first made the limit.
+        taken_since: What it took since the last.
+    """
+
+    __slots__ = ("begun_at_s", "depth", "is_searching", "plateau", "refused", "taken", "taken_since")
+
+    def __init__(self, now_s: float, plateau: float, depth: float, *, is_searching: bool) -> None:
+        self.begun_at_s = now_s
+        self.plateau = plateau
+        self.depth = depth
+        self.is_searching = is_searching
+        self.refused = 0
+        self.taken = 0
+        self.taken_since = 0
+
+    @property
+    def left(self) -> float:
+        """What the first left of the limit."""
+        return self.plateau * (1.0 - self.depth)
+
+    def is_over(self) -> bool:
+        """Whether the origin has taken so much since the last that another cut is about a rate."""
+        return self.taken_since >= TAKEN_MIN
+
+    def is_of_failures(self) -> bool:
+        """Whether the origin refused nearly all, however little was sent."""
+        return self.refused >= max(FAILING_REFUSED_MIN, FAILING_SHARE * (self.refused + self.taken))
+
+
 class AdaptiveRate:
     """Requests a second that the origin takes: no limit until its first throttled answer, then the head of this module's theory."""
 
@@ -195,8 +247,10 @@ class AdaptiveRate:
         "_age_s",
         "_bucket",
         "_cut_at_s",
+        "_cuts",
         "_depth",
         "_grown_at_s",
+        "_is_restoring",
         "_is_searching",
         "_meter",
         "_plateau",
@@ -212,6 +266,8 @@ class AdaptiveRate:
         self._depth = 1.0 - CUT_RATE
         self._is_searching = True
         self._sent = 0
+        self._cuts: _Cuts | None = None
+        self._is_restoring = False
         self._cut_at_s = float("-inf")
         self._throttled_at_s = float("-inf")
         self._grown_at_s = now_s
@@ -233,22 +289,39 @@ class AdaptiveRate:
         if self._bucket is not None:
             self._bucket.charge(now_s, 1.0)
 
+    def succeeded(self, *, sent_at_s: float) -> None:
+        """Note that the origin took a request; after a failure the limit is restored from then on."""
+        cuts = self._cuts
+        if cuts is not None and sent_at_s > cuts.begun_at_s:
+            self._is_restoring = self._is_restoring or cuts.is_of_failures()
+            cuts.taken += 1
+            cuts.taken_since += 1
+
     def throttled(self, now_s: float, *, sent_at_s: float) -> None:
         """Set or cut the limit, once for all requests that were in flight together."""
         self._throttled_at_s = now_s
+        if self._cuts is not None and sent_at_s > self._cuts.begun_at_s:
+            self._cuts.refused += 1
         if sent_at_s <= self._cut_at_s:
             return
         self._cut_at_s = now_s
-        measured = max(RATE_FLOOR_PER_S, self._meter.rate(now_s))
+        measured = self._meter.rate(now_s)
+        is_soon = False
         if self._bucket is None:
-            before, cut = measured, CUT_RATE_DEEP
+            before, cut = max(FIRST_RATE_MIN, measured), CUT_RATE_DEEP
         else:
-            self._is_searching = False
             before = min(self._bucket.rate, max(measured, CUT_RATE * self._bucket.rate))
-            cut = CUT_RATE_DEEP if self._age_s < SOON * self._plateau_s() else CUT_RATE
+            is_soon = self._age_s < SOON * self._plateau_s()
+            cut = CUT_RATE_DEEP if is_soon else CUT_RATE
         self._plateau = max(RATE_FLOOR_PER_S, before)
-        self._age_s, self._sent = 0.0, 0
         self._depth = 1.0 - cut
+        if self._cuts is None or self._is_restoring or self._cuts.is_over():
+            self._cuts = _Cuts(now_s, self._plateau, self._depth, is_searching=self._bucket is None)
+            self._is_restoring = False
+        else:
+            self._cuts.taken_since = 0
+        self._is_searching = self._bucket is None
+        self._age_s, self._sent = 0.0, 0
         self._set(now_s, before * cut)
         assert self._bucket is not None, "it was set"
         self._bucket.drain(now_s)
@@ -266,19 +339,38 @@ class AdaptiveRate:
         if self._bucket is None or elapsed_s < max(GROWTH_S, 4.0 / self._bucket.rate):
             return
         if now_s - self._throttled_at_s > FORGET_RATE_S:
-            self._bucket, self._is_searching = None, True
+            self._bucket, self._cuts = None, None
+            self._is_searching, self._is_restoring = True, False
             return
         is_used = 2 * self._sent >= self._bucket.rate * elapsed_s
         self._sent = 0
         self._grown_at_s = now_s
         if is_used:
             self._age_s += elapsed_s
-            x = self._age_s / self._plateau_s() - 1.0
-            target = self._plateau * (1.0 + self._depth * x**3)
-            if self._is_searching:
-                target = self._bucket.rate * (1.0 + SEARCH * elapsed_s)
+            target = self._restored(elapsed_s) if self._is_restoring else self._risen(elapsed_s)
             if target > self._bucket.rate:
                 self._set(now_s, target)
+
+    def _risen(self, elapsed_s: float) -> float:
+        assert self._bucket is not None, "there is a limit"
+        x = self._age_s / self._plateau_s() - 1.0
+        curve = self._plateau * (1.0 + self._depth * x**3)
+        search = self._bucket.rate * (1.0 + SEARCH * elapsed_s)
+        if self._is_searching:
+            return search
+        return max(curve, search) if x > 1.0 else curve
+
+    def _restored(self, elapsed_s: float) -> float:
+        """Give the limit on its way back; where the first cut left it, all goes on as after that."""
+        assert self._bucket is not None, "there is a limit"
+        assert self._cuts is not None, "something cut it"
+        target, end = self._bucket.rate * (1.0 + RESTORE * elapsed_s), self._cuts.left
+        if target < end:
+            return target
+        self._is_restoring, self._is_searching = False, self._cuts.is_searching
+        self._plateau, self._depth, self._age_s = self._cuts.plateau, self._cuts.depth, 0.0
+        self._cuts = None
+        return end
 
     def _set(self, now_s: float, rate: float) -> None:
         rate = max(RATE_FLOOR_PER_S, rate)

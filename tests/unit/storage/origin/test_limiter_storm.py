@@ -62,3 +62,34 @@ def test_origin_that_takes_half_is_followed_within_seconds() -> None:
     assert seen.share_refused(23, 60) < 0.03
     assert sum(seen.taken[23:60]) > 0.85 * 37 * 100
     assert sum(seen.taken[80:100]) > 0.85 * 20 * 200
+
+
+def test_origin_that_failed_is_used_again_within_seconds() -> None:
+    """Where all is refused for 40 seconds, two a second are tried; of the ten seconds behind it most are used, and nothing is refused."""
+    world = Throttling(((0.0, 200.0), (20.0, 0.001), (60.0, 200.0)), latency_s=0.02)
+
+    seen = storm(world, 75)
+
+    assert max(seen.refused[22:60]) <= 2
+    assert sum(seen.taken[66:75]) > 0.8 * 9 * 200
+    assert sum(seen.refused[61:75]) <= 3
+
+
+def test_origin_that_takes_a_twentieth_is_no_failing_one() -> None:
+    """Where nearly all is refused since little is taken, the limit falls to that and stays there."""
+    world = Throttling(((0.0, 200.0), (20.0, 10.0)), latency_s=0.2)
+
+    seen = storm(world, 60)
+
+    assert seen.share_refused(24, 60) < 0.03
+    assert sum(seen.taken[24:60]) > 0.85 * 36 * 10
+
+
+@pytest.mark.slow
+def test_origin_that_takes_far_more_is_found_out() -> None:
+    """From 20 to 500 a second in half a minute: past the far end of its curve the limit is searched for."""
+    world = Throttling(((0.0, 20.0), (20.0, 500.0)), latency_s=0.02)
+
+    seen = storm(world, 60)
+
+    assert sum(seen.taken[50:60]) > 0.85 * 10 * 500

@@ -3,6 +3,8 @@ from hypothesis import given, strategies as st
 
 from storage.origin.pacing import (
     CUT_RATE,
+    CUT_RATE_DEEP,
+    FIRST_RATE_MIN,
     FORGET_RATE_S,
     PLATEAU_S,
     AdaptiveConcurrency,
@@ -152,6 +154,17 @@ def test_rate_is_cut_below_what_was_sent_when_throttled() -> None:
 
     assert rate.limit_per_s == pytest.approx(70.0, rel=0.05)
     assert rate.wait_s(10.0) > 0.0
+
+
+def test_first_limit_is_no_trickle() -> None:
+    """One refusal of the tenth request in ten seconds does not hold what comes next to a request a second."""
+    rate = AdaptiveRate(0.0)
+    for i in range(10):
+        rate.sent(float(i))
+
+    rate.throttled(9.1, sent_at_s=9.0)
+
+    assert rate.limit_per_s == pytest.approx(FIRST_RATE_MIN * CUT_RATE_DEEP)
 
 
 def throttled_at(rate_per_s: float) -> AdaptiveRate:
