@@ -207,15 +207,19 @@ class Stream(IntEnum):
 
 
 class Priority(IntEnum):
-    """The order in which work is let through to the origin; the lowest value goes first, none starves."""
+    """The order in which work is let through to the origin; the lowest value goes first, none starves.
+
+    UPLOAD is a body that is passed on as its client sends it.
+    """
 
     FOREGROUND = 0
-    URGENT_FLUSH = 1
-    VALIDATION = 2
-    FLUSH = 3
-    EARLY_FLUSH = 4
-    READAHEAD = 5
-    WARM_UP = 6
+    UPLOAD = 1
+    URGENT_FLUSH = 2
+    VALIDATION = 3
+    FLUSH = 4
+    EARLY_FLUSH = 5
+    READAHEAD = 6
+    WARM_UP = 7
 
 
 class PartSpan(msgspec.Struct, frozen=True, gc=False):

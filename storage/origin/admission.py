@@ -54,6 +54,16 @@ class Ticket:
         self._feedback = feedback
         self._retry_after_s = retry_after_s
 
+    def rest(self) -> None:
+        """Say that the request waits for its own client's bytes: others may go meanwhile."""
+        if self._demand is not None:
+            self._limiter.rest(self._demand)
+
+    def wake(self) -> None:
+        """Say that bytes flow again; safe to call where it did not rest."""
+        if self._demand is not None:
+            self._limiter.wake(self._demand)
+
     def answered(self) -> None:
         """Say that the origin has answered, before the body is read: who was kept away may come."""
         if self._demand is not None:
@@ -161,6 +171,15 @@ class Limiter:
     def answered(self, demand: Demand) -> None:
         """Note that the origin is there; `Ticket` calls this."""
         self._gate.answered(demand)
+
+    def rest(self, demand: Demand) -> None:
+        """Let others go while a request waits for its own client; `Ticket` calls this."""
+        self._gate.rest(self._clock.monotonic_s(), demand)
+        self._pump()
+
+    def wake(self, demand: Demand) -> None:
+        """Count a request that rested again; `Ticket` calls this."""
+        self._gate.wake(self._clock.monotonic_s(), demand)
 
     def leave(
         self, demand: Demand, feedback: Feedback, bytes_moved: int, retry_after_s: float | None = None

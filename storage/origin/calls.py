@@ -314,6 +314,7 @@ class Caller:
         history.told_region = ""
         history.answer = None
         ticket = await self._admitted(call, history)
+        attempt.pause, attempt.resume = ticket.rest, ticket.wake
         started_s = self._clock.monotonic_s()
         try:
             if call.on_turn is not None:
@@ -352,7 +353,8 @@ class Caller:
     async def _admit(self, call: Call, history: History) -> Ticket:
         budget = Budget.FLUSH if call.priority in _FLUSHING else Budget.GENERAL
         history.credentials = await self._credentials.credentials()
-        ticket = self._limiter.admit(call.priority, call.bytes_hint, budget, bucket=call.bucket)
+        priority = call.priority if call.has_repeatable_body else Priority.UPLOAD
+        ticket = self._limiter.admit(priority, call.bytes_hint, budget, bucket=call.bucket)
         return await ticket.acquire()
 
     def _count(self, call: Call, status: str, started_s: float) -> None:

@@ -12,7 +12,9 @@ Caps of the settings hold over everything that is sent, whatever is learnt: in a
 twentieth of a second leave. What flushes send counts against their own caps too. What is learnt is learnt for each bucket, since S3 limits
 each for itself (AWS User Guide "Optimizing Amazon S3 performance"): a bucket that is throttled, paused or away holds up no other.
 
-Classes behind the foreground leave a quarter of the slots free, so that a reader never waits for uploads alone. Bytes are
+Classes behind the foreground leave a quarter of the slots free, so that a reader never waits for uploads alone. An upload that waits
+for its own client rests meanwhile: it keeps the origin busy with nothing, and counts against the bounds that are set, not against
+what is learnt. So a crowd of slow clients holds nobody up. Bytes are
 paid when the demand is let through, in full; a budget in debt lets nothing more through until it is paid. (Waiting for
 the whole amount to be there would starve large bodies behind small ones.)
 """
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 WEIGHTS: Final = {
     Priority.FOREGROUND: 64.0,
+    Priority.UPLOAD: 32.0,
     Priority.URGENT_FLUSH: 16.0,
     Priority.VALIDATION: 8.0,
     Priority.FLUSH: 4.0,
@@ -41,7 +44,7 @@ WEIGHTS: Final = {
     Priority.READAHEAD: 2.0,
     Priority.WARM_UP: 1.0,
 }
-"""Shares of the classes where all of them wait. The foreground has two thirds, warm-up one in a hundred."""
+"""Shares of the classes where all of them wait. The foreground has half, warm-up less than one in a hundred."""
 
 assert set(WEIGHTS) == set(Priority), "each priority has a weight"
 
@@ -112,6 +115,8 @@ class Demand:
 
     Attributes:
         is_probe: It looks whether an origin that was away is back.
+        rests_since_s: Since when it waits for its own client; None while bytes flow.
+        rested_s: How long it did so before.
         refusal: Why it will never go; it waits no more then.
         on_grant: Called by the owner when either has come.
     """
@@ -127,6 +132,8 @@ class Demand:
         "on_grant",
         "priority",
         "refusal",
+        "rested_s",
+        "rests_since_s",
     )
 
     def __init__(  # all that a demand is
@@ -147,6 +154,8 @@ class Demand:
         self.client = client
         self.granted_at_s: float | None = None
         self.is_probe = False
+        self.rests_since_s: float | None = None
+        self.rested_s = 0.0
         self.refusal: StorageError | None = None
         self.on_grant: Callable[[], object] | None = None
 
@@ -165,19 +174,38 @@ class _Class:
 class _Site:
     """What is known of one bucket's origin, and what is under way there."""
 
-    __slots__ = ("circuit", "concurrency", "in_flight", "paused_until_s", "rate", "requests", "waiting")
+    __slots__ = (
+        "ceiling",
+        "circuit",
+        "concurrency",
+        "in_flight",
+        "paused_until_s",
+        "rate",
+        "requests",
+        "resting",
+        "waiting",
+    )
 
     def __init__(self, settings: LimiterSettings, now_s: float) -> None:
-        ceiling = min(settings.concurrency_max, settings.bucket_concurrency_max or settings.concurrency_max)
+        self.ceiling = min(
+            settings.concurrency_max, settings.bucket_concurrency_max or settings.concurrency_max
+        )
         self.concurrency = AdaptiveConcurrency(
-            start=min(settings.concurrency_start, ceiling), ceiling=ceiling
+            start=min(settings.concurrency_start, self.ceiling), ceiling=self.ceiling
         )
         self.rate = AdaptiveRate(now_s)
         self.circuit = Circuit()
         self.requests = _requests(settings.bucket_requests_per_s, now_s)
         self.paused_until_s = float("-inf")
         self.in_flight = 0
+        self.resting = 0
         self.waiting = 0
+
+    def has_slot(self, priority: Priority) -> bool:
+        """Whether one more of a class may be under way."""
+        return _has_slot(priority, self.in_flight - self.resting, self.concurrency.limit) and _has_slot(
+            priority, self.in_flight, self.ceiling
+        )
 
     def wait_s(self, now_s: float) -> float:
         """Say in how many seconds the next request may go; inf where none will before something else happens."""
@@ -324,11 +352,13 @@ class Gate:
     ) -> None:
         """Take the slot back and learn from the answer. `bytes_moved` settles the hint that was paid."""
         assert demand.granted_at_s is not None, "only what was let through finishes"
+        self.wake(now_s, demand)
         site, sent_at_s = self._sites[demand.bucket], demand.granted_at_s
         self._note_life(now_s, demand, site, feedback)
         match feedback:
             case Feedback.SUCCESS:
-                site.concurrency.succeeded(in_flight=site.in_flight, held_s=now_s - sent_at_s)
+                busy, held_s = site.in_flight - site.resting, now_s - sent_at_s - demand.rested_s
+                site.concurrency.succeeded(in_flight=busy, held_s=held_s)
                 site.rate.succeeded(sent_at_s=sent_at_s)
             case Feedback.THROTTLED:
                 site.throttled(now_s, sent_at_s=sent_at_s, retry_after_s=retry_after_s)
@@ -344,6 +374,21 @@ class Gate:
         site.in_flight -= 1
         self._in_flight -= 1
         assert site.in_flight >= 0, "each demand finishes once"
+
+    def rest(self, now_s: float, demand: Demand) -> None:
+        """Note that a demand in flight waits for its own client; not more than half of what may be under way do so at a time."""
+        assert demand.granted_at_s is not None, "only what was let through rests"
+        site = self._sites[demand.bucket]
+        if demand.rests_since_s is None and 2 * site.resting < site.ceiling:
+            demand.rests_since_s = now_s
+            site.resting += 1
+
+    def wake(self, now_s: float, demand: Demand) -> None:
+        """Note that its bytes flow again. Nobody waits for that: what is under way may be over what is learnt for a moment."""
+        if demand.rests_since_s is not None:
+            demand.rested_s += now_s - demand.rests_since_s
+            demand.rests_since_s = None
+            self._sites[demand.bucket].resting -= 1
 
     def answered(self, demand: Demand) -> None:
         """Note that the origin has answered, whatever it said; whoever comes now is let through again, few at a time at first."""
@@ -421,7 +466,7 @@ class Gate:
         for demand_at in self._heads(line):
             demand = demand_at[2]
             site = self._sites[demand.bucket]
-            if not _has_slot(priority, site.in_flight, site.concurrency.limit):
+            if not site.has_slot(priority):
                 continue
             if demand.bucket not in waits:
                 waits[demand.bucket] = site.wait_s(now_s)

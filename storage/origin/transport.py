@@ -9,7 +9,7 @@ outcome is unknown without anybody hearing of it.
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextvars import ContextVar
 from typing import Final
 
@@ -35,6 +35,9 @@ HEADER_BYTES_MAX: Final = 64 * KIB
 _NOT_ADDED: Final = (hdrs.USER_AGENT, hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE)
 """What aiohttp would add to a request: it is not signed, and Content-Type would become the object's."""
 
+SOURCE_WAIT_S: Final = 0.02
+"""A source that gives nothing for so long makes its request a waiting one, which keeps the origin busy with nothing."""
+
 RAW_BODY_BYTES_MAX: Final = 512 * KIB
 """aiohttp writes a longer bytes object in one go and warns; such a body is sent in slices."""
 
@@ -48,9 +51,19 @@ class Attempt:
         is_sent: There was a connection, so the request may have reached the origin.
         body_error: What the source of the body raised; the caller's own error, not the origin's.
         bytes_sent: Body bytes handed to the connection.
+        pause, resume: Called when the request comes to wait for the source of its body, and when that gives bytes again.
     """
 
-    __slots__ = ("body_error", "bytes_sent", "is_answered", "is_reused", "is_sent", "until_s")
+    __slots__ = (
+        "body_error",
+        "bytes_sent",
+        "is_answered",
+        "is_reused",
+        "is_sent",
+        "pause",
+        "resume",
+        "until_s",
+    )
 
     def __init__(self, until_s: float | None = None) -> None:
         self.until_s = until_s
@@ -59,6 +72,12 @@ class Attempt:
         self.is_answered = False
         self.body_error: Exception | None = None
         self.bytes_sent = 0
+        self.pause: Callable[[], None] = _nothing
+        self.resume: Callable[[], None] = _nothing
+
+
+def _nothing() -> None:
+    """Nobody is to be told."""
 
 
 class Exchange:
@@ -309,7 +328,7 @@ async def _feed(
     try:
         source = body.content()
         allow(None)
-        async for chunk in source:
+        async for chunk in source if body.is_repeatable else _told(source, attempt):
             attempt.bytes_sent += len(chunk)
             assert attempt.bytes_sent <= body.size, f"a body of {body.size} bytes went on"
             allow(settings.stall_s)
@@ -322,6 +341,21 @@ async def _feed(
     except Exception as error:
         attempt.body_error = error
         raise
+
+
+async def _told(source: AsyncIterator[bytes], attempt: Attempt) -> AsyncIterator[bytes]:
+    """Pass a stream on, and tell where it comes to a stop and goes on: it may be a client's, of whatever speed."""
+    loop = asyncio.get_running_loop()
+    waiting = loop.call_later(SOURCE_WAIT_S, attempt.pause)
+    try:
+        async for chunk in source:
+            waiting.cancel()
+            attempt.resume()
+            yield chunk
+            waiting = loop.call_later(SOURCE_WAIT_S, attempt.pause)
+    finally:
+        waiting.cancel()
+        attempt.resume()
 
 
 async def _slices(body: bytes) -> AsyncIterator[bytes]:

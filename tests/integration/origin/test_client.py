@@ -723,6 +723,33 @@ async def test_source_may_take_its_time() -> None:
         assert made.origin.store.body("data", NAME.key) == b"ab"
 
 
+async def test_a_crowd_of_slow_uploads_holds_up_neither_reads_nor_other_uploads() -> None:
+    """More of them than the origin is let have at first stand still in their middle: who comes goes at once, and all arrive."""
+    goes_on, standing = asyncio.Event(), 2 * LimiterSettings().concurrency_start
+
+    async def stopped() -> AsyncIterator[bytes]:
+        yield b"a"
+        await goes_on.wait()
+        yield b"b"
+
+    async with lane(answer_s=60.0) as made, asyncio.TaskGroup() as uploads:
+        made.origin.store.put("data", NAME.key, b"here")
+        for number in range(standing):
+            slow = OutgoingBody(2, stopped, is_repeatable=False)
+            uploads.create_task(made.client.put_object(ObjectName("data", f"slow{number}"), (), slow))
+        try:
+            async with asyncio.timeout(20):
+                read = await made.read()
+                await made.client.put_object(ObjectName("data", "quick"), (), body_of(b"quick"))
+                assert await settled(lambda: made.limiter.in_flight == standing)
+        finally:
+            goes_on.set()
+
+    assert read == b"here"
+    assert made.origin.store.body("data", "quick") == b"quick"
+    assert {made.origin.store.body("data", f"slow{number}") for number in range(standing)} == {b"ab"}
+
+
 async def test_header_that_http_cannot_carry_is_refused() -> None:
     """A line end in a value never reaches the wire."""
     async with lane() as made:

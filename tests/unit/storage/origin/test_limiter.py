@@ -12,6 +12,13 @@ def granted(gate: Gate, now_s: float) -> list[Demand]:
     return gate.grant(now_s)[0]
 
 
+def granted_all(gate: Gate, now_s: float) -> list[Demand]:
+    """Give what goes of four more readers."""
+    for _ in range(4):
+        join(gate, Priority.FOREGROUND, now_s)
+    return granted(gate, now_s)
+
+
 def join(  # all that a demand is
     gate: Gate,
     priority: Priority,
@@ -50,6 +57,53 @@ def test_gate_lets_through_up_to_the_limit_and_no_more() -> None:
     assert second == demands[2:]
 
 
+def test_upload_that_waits_for_its_client_holds_nobody_up() -> None:
+    """While it rests another goes in its place; it counts again as soon as its bytes flow."""
+    gate = Gate(LimiterSettings(concurrency_start=4, concurrency_max=100), 0.0)
+    uploads = [join(gate, Priority.UPLOAD) for _ in range(4)]
+
+    first = granted(gate, 0.0)
+    gate.rest(1.0, first[0])
+    second = granted(gate, 1.0)
+    gate.wake(2.0, first[0])
+    finish(gate, second[0], 3.0)
+    third = granted(gate, 3.0)
+
+    assert (first, second, third) == (uploads[:3], uploads[3:], [])
+    assert gate.in_flight == 3
+
+
+def test_uploads_that_rest_stay_within_the_bounds_that_are_set() -> None:
+    """Half of what may be under way rests; of the other half a quarter is left for readers."""
+    gate = Gate(LimiterSettings(concurrency_start=4, concurrency_max=16), 0.0)
+    for _ in range(50):
+        join(gate, Priority.UPLOAD)
+
+    while going := granted(gate, 0.0):
+        for upload in going:
+            gate.rest(0.0, upload)
+    held = gate.in_flight
+    reader = join(gate, Priority.FOREGROUND)
+
+    assert held == 8 + 3
+    assert granted(gate, 0.0) == [reader]
+
+
+def test_a_resting_upload_that_ends_gives_its_place_back_once() -> None:
+    """Whether it rested or not, nothing is left behind, and the time of its rest is none that the origin took."""
+    gate = Gate(LimiterSettings(concurrency_start=1, concurrency_max=4), 0.0)
+    rested = join(gate, Priority.FOREGROUND)
+    granted(gate, 0.0)
+    gate.rest(1.0, rested)
+    gate.rest(2.0, rested)
+
+    finish(gate, rested, 100.0)
+    gate.wake(101.0, rested)
+
+    assert (gate.in_flight, rested.rested_s) == (0, 99.0)
+    assert len(granted_all(gate, 102.0)) == 1
+
+
 def test_gate_keeps_a_quarter_of_the_slots_for_the_foreground() -> None:
     """Uploads alone never hold all slots, so a reader goes at once."""
     gate = Gate(LimiterSettings(concurrency_start=8, concurrency_max=8), 0.0)
@@ -73,19 +127,19 @@ def test_gate_lets_a_flush_through_when_one_slot_is_left() -> None:
 
 @pytest.mark.slow
 def test_gate_starves_no_class_when_all_wait() -> None:
-    """Under lasting load each class gets its share: 64:16:8:4:2:1."""
+    """Under lasting load each class gets its share: 64:32:16:8:4:2:1."""
     gate = Gate(LimiterSettings(concurrency_start=1, concurrency_max=1), 0.0)
     for priority in Priority:
         for _ in range(1000):
             join(gate, priority)
     served = dict.fromkeys(Priority, 0)
 
-    for turn in range(970):
+    for turn in range(1290):
         (demand,) = granted(gate, float(turn))
         served[demand.priority] += 1
         finish(gate, demand, float(turn), Feedback.NEUTRAL)
 
-    assert list(served.values()) == pytest.approx([640, 160, 80, 40, 20, 20, 10], abs=2)
+    assert list(served.values()) == pytest.approx([640, 320, 160, 80, 40, 20, 20, 10], abs=2)
 
 
 def test_gate_saves_no_credit_for_an_idle_class() -> None:
