@@ -23,7 +23,7 @@ from storage.errors import OriginUnavailableError, OverloadedError
 from storage.generations import Generations, Watch
 from storage.lister import PageSource
 from storage.listing import ListEntry, ListQuery, ListResult, start_after as begin_behind
-from storage.origin.documents import ListedObject, ListPage
+from storage.origin.documents import ListedObject, ListPage, PageRequest
 from storage.policy import Freshness, FreshnessMode, PolicyTable
 from storage.types import ObjectName
 
@@ -159,21 +159,10 @@ class _KeptPages:
         self._query = query
         self._error = error
 
-    async def list_objects_v2(  # noqa: PLR0913  # S3's own parameters
-        self,
-        bucket: str,
-        prefix: str = "",
-        *,
-        delimiter: str = "",
-        start_after: str = "",
-        token: str = "",
-        max_keys: int = 1000,
-        with_owner: bool = False,
-    ) -> ListPage:
+    async def list_objects_v2(self, page: PageRequest) -> ListPage:
         """Give what was known to follow on `start_after`; raises the origin's error where that is not known."""
-        del bucket, prefix, max_keys, with_owner
-        is_of_run = delimiter == self._query.delimiter and not token
-        found = self._lister.find(self._query, start_after) if is_of_run else None
+        is_of_run = page.delimiter == self._query.delimiter and not page.token
+        found = self._lister.find(self._query, page.start_after) if is_of_run else None
         if found is None:
             raise self._error
         return ListPage(tuple(map(_listed, found.entries)), found.prefixes, found.is_truncated)

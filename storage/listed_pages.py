@@ -20,15 +20,13 @@ from typing import Final
 from storage.clock import Clock
 from storage.generations import Generations, Watch
 from storage.lister import PageSource
-from storage.origin.documents import ListPage
+from storage.origin.documents import ListPage, PageRequest
 from storage.policy import PolicyTable
 
 ENTRIES_MAX: Final = 100_000
 """Objects and common prefixes of all pages together: about 40 MB."""
 
 PAGES_MAX: Final = 1000
-
-_Query = tuple[str, str, str, str, str, int, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,56 +72,38 @@ class ListedPages:
         self._clock = clock
         self._doubted_at_s = doubted_at_s
         self._drops = drops
-        self._pages: OrderedDict[_Query, _Kept] = OrderedDict()
+        self._pages: OrderedDict[PageRequest, _Kept] = OrderedDict()
         self._weight = 0
 
     def __len__(self) -> int:
         return len(self._pages)
 
-    async def list_objects_v2(  # noqa: PLR0913  # S3's own parameters
-        self,
-        bucket: str,
-        prefix: str = "",
-        *,
-        delimiter: str = "",
-        start_after: str = "",
-        token: str = "",
-        max_keys: int = 1000,
-        with_owner: bool = False,
-    ) -> ListPage:
+    async def list_objects_v2(self, page: PageRequest) -> ListPage:
         """Give one page: a kept one that counts, or the origin's."""
-        query = (bucket, prefix, delimiter, start_after, token, max_keys, with_owner)
+        bucket, prefix = page.bucket, page.prefix
         ttl_s = self._policies().listing_ttl_s(bucket, prefix)
         if ttl_s > 0:
-            found = self._find(query, ttl_s)
+            found = self._find(page, ttl_s)
             if found is not None:
                 return found
         with ExitStack() as holding:
             watch = holding.enter_context(self._generations.watch_prefix(bucket, prefix))
             asked = (self._clock.monotonic_s(), self._clock.wall_s(), self._drops(bucket))
-            page = await self._origin.list_objects_v2(
-                bucket,
-                prefix,
-                delimiter=delimiter,
-                start_after=start_after,
-                token=token,
-                max_keys=max_keys,
-                with_owner=with_owner,
-            )
-            kept = _Kept(page, watch, *asked)
+            given = await self._origin.list_objects_v2(page)
+            kept = _Kept(given, watch, *asked)
             if ttl_s > 0 and self._counts(bucket, kept):
                 holding.pop_all()
-                self._keep(query, kept)
-        return page
+                self._keep(page, kept)
+        return given
 
-    def _find(self, query: _Query, ttl_s: float) -> ListPage | None:
-        kept = self._pages.get(query)
+    def _find(self, asked: PageRequest, ttl_s: float) -> ListPage | None:
+        kept = self._pages.get(asked)
         if kept is None:
             return None
-        if self._clock.monotonic_s() - kept.asked_s >= ttl_s or not self._counts(query[0], kept):
-            self._drop(query)
+        if self._clock.monotonic_s() - kept.asked_s >= ttl_s or not self._counts(asked.bucket, kept):
+            self._drop(asked)
             return None
-        self._pages.move_to_end(query)
+        self._pages.move_to_end(asked)
         return kept.page
 
     def _counts(self, bucket: str, kept: _Kept) -> bool:
@@ -131,15 +111,15 @@ class ListedPages:
         is_trusted = kept.asked_wall_s > self._doubted_at_s(bucket) and kept.drops == self._drops(bucket)
         return kept.watch.is_current and is_trusted
 
-    def _keep(self, query: _Query, kept: _Kept) -> None:
-        self._drop(query)
-        self._pages[query] = kept
+    def _keep(self, asked: PageRequest, kept: _Kept) -> None:
+        self._drop(asked)
+        self._pages[asked] = kept
         self._weight += kept.weight
         while self._weight > ENTRIES_MAX or len(self._pages) > PAGES_MAX:
             self._drop(next(iter(self._pages)))
 
-    def _drop(self, query: _Query) -> None:
-        kept = self._pages.pop(query, None)
+    def _drop(self, asked: PageRequest) -> None:
+        kept = self._pages.pop(asked, None)
         if kept is not None:
             self._weight -= kept.weight
             kept.watch.close()

@@ -24,7 +24,6 @@ from storage.listing import (
     ListingMerger,
     ListQuery,
     ListResult,
-    NeedOriginPage,
     NeedOverlay,
     OriginPage,
     OverlayChunk,
@@ -32,7 +31,7 @@ from storage.listing import (
     overlay_entry,
     start_after,
 )
-from storage.origin.documents import ListedObject, ListPage
+from storage.origin.documents import ListedObject, ListPage, PageRequest
 from storage.rows import (
     RowSource,
     decode_head,
@@ -55,18 +54,8 @@ _TYPES: Final = frozenset(ChecksumType)
 class PageSource(Protocol):
     """Who gives the origin's pages: `origin.client.OriginClient`."""
 
-    async def list_objects_v2(  # noqa: PLR0913  # S3's own parameters
-        self,
-        bucket: str,
-        prefix: str = "",
-        *,
-        delimiter: str = "",
-        start_after: str = "",
-        token: str = "",
-        max_keys: int = 1000,
-        with_owner: bool = False,
-    ) -> ListPage:
-        """Give one page; `token` is the page before's and takes the place of `start_after`."""
+    async def list_objects_v2(self, page: PageRequest) -> ListPage:
+        """Give one page."""
         ...
 
 
@@ -110,8 +99,8 @@ class Lister:
                     return step
                 case NeedOverlay():
                     merger.feed_overlay(await self._overlay_chunk(step))
-                case NeedOriginPage():
-                    merger.feed_origin(await self._origin_page(step, with_owner=query.with_owner))
+                case PageRequest():
+                    merger.feed_origin(await self._origin_page(step))
                 case _:
                     assert_never(step)
         raise OriginUnavailableError("the origin's listing does not end", status=0, code="BadAnswer")
@@ -135,10 +124,14 @@ class Lister:
     async def _passed_on(self, query: ListQuery) -> ListResult | None:
         """Give the origin's page as it came; None where it says that more follows and not where."""
         page = await self._origin_page(
-            NeedOriginPage(
-                query.bucket, query.prefix, query.delimiter, start_after(query.after), query.max_keys
-            ),
-            with_owner=query.with_owner,
+            PageRequest(
+                query.bucket,
+                query.prefix,
+                query.delimiter,
+                start_after=start_after(query.after),
+                max_keys=query.max_keys,
+                with_owner=query.with_owner,
+            )
         )
         if page.is_truncated and not page.entries and not page.prefixes:
             return None
@@ -163,16 +156,8 @@ class Lister:
         )
         return OverlayChunk(entries, is_last=len(rows) < need.limit)
 
-    async def _origin_page(self, need: NeedOriginPage, *, with_owner: bool) -> OriginPage:
-        page = await self._origin.list_objects_v2(
-            need.bucket,
-            need.prefix,
-            delimiter=need.delimiter,
-            start_after=need.start_after,
-            max_keys=need.max_keys,
-            token=need.token,
-            with_owner=with_owner,
-        )
+    async def _origin_page(self, need: PageRequest) -> OriginPage:
+        page = await self._origin.list_objects_v2(need)
         return OriginPage(
             tuple(self._as_known(need.bucket, _entry(listed)) for listed in page.objects),
             page.prefixes,

@@ -26,6 +26,7 @@ from typing import Final
 import msgspec
 
 from storage.errors import OriginUnavailableError
+from storage.origin.documents import PageRequest
 from storage.records import OverlayRecord
 from storage.types import Checksum, ChecksumAlgorithm, ChecksumType
 
@@ -113,7 +114,7 @@ class OverlayChunk(msgspec.Struct, frozen=True):
 
 
 class OriginPage(msgspec.Struct, frozen=True):
-    """Answers NeedOriginPage: one page of the origin's listing, keys and common prefixes each in ascending order."""
+    """Answers a PageRequest: one page of the origin's listing, keys and common prefixes each in ascending order."""
 
     entries: tuple[ListEntry, ...]
     prefixes: tuple[str, ...] = ()
@@ -129,23 +130,6 @@ class NeedOverlay:
     prefix: str
     after: str
     limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class NeedOriginPage:
-    """Ask the origin (ListObjectsV2). A page may be answered from a cache only within the rules on overlay and generation.
-
-    Attributes:
-        start_after: Not sent where `token` is set.
-        token: The origin's continuation token of the page before, where that page told nothing new.
-    """
-
-    bucket: str
-    prefix: str
-    delimiter: str
-    start_after: str
-    max_keys: int
-    token: str = ""
 
 
 class ListResult(msgspec.Struct, frozen=True):
@@ -213,7 +197,7 @@ class ListingMerger:
         self._overlay_is_whole = False
         self._grouped = _View()
         self._detail: _View | None = None
-        self._asked: NeedOverlay | NeedOriginPage | None = None
+        self._asked: NeedOverlay | PageRequest | None = None
         self._fruitless_pages = 0
         self._result: ListResult | None = None if query.max_keys else ListResult((), (), is_truncated=False)
 
@@ -223,8 +207,12 @@ class ListingMerger:
             f"{len(self._prefixes)} prefixes, asked {self._asked!r}>"
         )
 
-    def step(self) -> NeedOverlay | NeedOriginPage | ListResult:
-        """Go as far as what is known allows; say what is needed next, or give the result."""
+    def step(self) -> NeedOverlay | PageRequest | ListResult:
+        """Go as far as what is known allows; say what is needed next, or give the result.
+
+        A page of the origin may be answered from a cache only within the rules on overlay and generation. Its `token` is set where the
+        page before told nothing new.
+        """
         if self._asked is not None:
             return self._asked
         # Each round decides a key or a group of a buffer, or ends the loop.
@@ -249,12 +237,12 @@ class ListingMerger:
         self._detail = None
 
     def feed_origin(self, page: OriginPage) -> None:
-        """Answer NeedOriginPage.
+        """Answer a PageRequest.
 
         Raises:
             OriginUnavailableError: The origin's pages do not move on.
         """
-        assert isinstance(self._asked, NeedOriginPage), f"{self!r} did not ask for a page"
+        assert isinstance(self._asked, PageRequest), f"{self!r} did not ask for a page"
         self._asked = None
         view = self._grouped if self._detail is None else self._detail
         view.take(page, self._at)
@@ -264,7 +252,7 @@ class ListingMerger:
 
     # --- What is needed ---
 
-    def _next_need(self) -> NeedOverlay | NeedOriginPage | None:
+    def _next_need(self) -> NeedOverlay | PageRequest | None:
         """Find out what has to be known before the next key is decided; None where enough is, or the result is clear."""
         if not self._overlay and not self._overlay_is_whole:
             self._overlay_after = max(self._overlay_after, start_after(self._at))
@@ -324,17 +312,18 @@ class ListingMerger:
         below = itertools.takewhile(lambda overlaid: overlaid.key.startswith(item), self._overlay)
         return all(overlaid.entry is None for overlaid in below)
 
-    def _need_page(self, view: "_View") -> NeedOriginPage:
+    def _need_page(self, view: "_View") -> PageRequest:
         query = self._query
         # As many as the page lacks, one to know whether more follow, and one for each that may be hidden.
         lacking = query.max_keys - len(self._entries) - len(self._prefixes) + 1
-        return NeedOriginPage(
+        return PageRequest(
             bucket=query.bucket,
             prefix=query.prefix,
             delimiter=query.delimiter if self._detail is None else "",
             start_after=start_after(self._at),
             max_keys=min(PAGE_KEYS_MAX, lacking + self._tombstones()),
             token=view.next_token,
+            with_owner=query.with_owner,
         )
 
     def _more_is_certain(self) -> bool:

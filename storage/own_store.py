@@ -40,6 +40,7 @@ from storage.listing import ListQuery, ListResult
 from storage.opened import Opened
 from storage.origin.client import OriginClient
 from storage.origin.control import ControlLane
+from storage.origin.documents import PageRequest
 from storage.passing import Passing
 from storage.pointers import Pointers
 from storage.publish import Pointer, Target, Targets, View, seen_through
@@ -372,7 +373,9 @@ class OwnStore:
         if request.effect.needs is Needs.KEY:
             await self._check_known(name)
         elif request.effect.needs is Needs.BUCKET:
-            await self._parts.origin.list_objects_v2(name.bucket, needed_prefix(request), max_keys=1)
+            await self._parts.origin.list_objects_v2(
+                PageRequest(name.bucket, needed_prefix(request), max_keys=1)
+            )
 
     # --- uploads: all are the origin's own, which knows none that is kept here ---
 

@@ -41,7 +41,7 @@ from storage.keyqueue import KeyQueue
 from storage.lister import Lister
 from storage.listing import ListQuery
 from storage.origin.client import OriginClient
-from storage.origin.documents import ListPage
+from storage.origin.documents import ListPage, PageRequest
 from storage.origin.wire import OutgoingBody
 from storage.passing import Passing
 from storage.pointers import Found, Pointers
@@ -310,7 +310,7 @@ class Publisher:
         token = start_after = ""
         while True:
             page = await self._parts.origin.list_objects_v2(
-                bucket, prefix, start_after=start_after, token=token
+                PageRequest(bucket, prefix, start_after=start_after, token=token)
             )
             yield page
             if not page.is_truncated:

@@ -47,6 +47,7 @@ from storage.origin.documents import (
     MAY_LAND,
     DeleteResult,
     ListPage,
+    PageRequest,
     can_be_named,
     parse_delete_results,
     parse_list_page,
@@ -384,29 +385,18 @@ class OriginClient(MultipartClient):
         )
         return await self._caller.run(call, made_by)
 
-    async def list_objects_v2(  # noqa: PLR0913 - S3's own parameters, all of them by name
-        self,
-        bucket: str,
-        prefix: str = "",
-        *,
-        delimiter: str = "",
-        start_after: str = "",
-        token: str = "",
-        max_keys: int = 1000,
-        with_owner: bool = False,
-        priority: Priority = Priority.FOREGROUND,
-    ) -> ListPage:
-        """Give one page of a listing, keys decoded; `token` is the page before's and takes the place of `start_after`."""
-        place = ("continuation-token", token) if token else ("start-after", start_after)
-        owner = ("fetch-owner", "true" if with_owner else "")
-        optional = (("prefix", prefix), ("delimiter", delimiter), place, owner)
+    async def list_objects_v2(self, page: PageRequest) -> ListPage:
+        """Give one page of a listing."""
+        place = ("continuation-token", page.token) if page.token else ("start-after", page.start_after)
+        owner = ("fetch-owner", "true" if page.with_owner else "")
+        optional = (("prefix", page.prefix), ("delimiter", page.delimiter), place, owner)
         query = (
             ("list-type", "2"),
             ("encoding-type", "url"),
-            ("max-keys", str(max_keys)),
+            ("max-keys", str(page.max_keys)),
             *((name, value) for name, value in optional if value),
         )
-        call = Call("ListObjectsV2", "GET", bucket, query=query, priority=priority)
+        call = Call("ListObjectsV2", "GET", page.bucket, query=query)
 
         async def listed(answer: Answer) -> ListPage:
             return parse_list_page(await answer.document())

@@ -55,6 +55,25 @@ class ListedObject(msgspec.Struct, frozen=True, gc=False):
     owner_display_name: str = ""
 
 
+class PageRequest(msgspec.Struct, frozen=True):
+    """What ListObjectsV2 is asked for (AWS API_ListObjectsV2): one page of a listing, keys as text.
+
+    Attributes:
+        delimiter: "" lists keys only.
+        start_after: Not sent where `token` is set.
+        token: The continuation token of the page before.
+        with_owner: Whether the owners of the objects are to be told.
+    """
+
+    bucket: str
+    prefix: str = ""
+    delimiter: str = ""
+    start_after: str = ""
+    token: str = ""
+    max_keys: int = 1000
+    with_owner: bool = False
+
+
 class ListPage(msgspec.Struct, frozen=True):
     """One page of ListObjectsV2, keys decoded, in the origin's order."""
 

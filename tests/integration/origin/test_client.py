@@ -34,7 +34,7 @@ from storage.errors import (
 from storage.origin.admission import Limiter
 from storage.origin.answers import OriginAnswer, WriteAnswer
 from storage.origin.client import OriginClient
-from storage.origin.documents import PartToComplete
+from storage.origin.documents import PageRequest, PartToComplete
 from storage.origin.endpoint import OriginSettings
 from storage.origin.limiter import Budget, Demand, LimiterSettings
 from storage.origin.multipart import PartTarget
@@ -241,7 +241,7 @@ async def test_missing_things_are_named() -> None:
         with pytest.raises(NoSuchKeyError):
             await made.client.head_object(NAME)
         with pytest.raises(NoSuchBucketError):
-            await made.client.list_objects_v2("nowhere")
+            await made.client.list_objects_v2(PageRequest("nowhere"))
 
         assert made.client.counters.retries_total == 0
 
@@ -903,11 +903,11 @@ async def test_listing_gives_pages() -> None:
         for key in ("a b", "a+c", "d/1", "d/2", "e\n"):
             made.origin.store.put("data", key, b"abc")
 
-        whole = await made.client.list_objects_v2("data", delimiter="/")
-        token = (await made.client.list_objects_v2("data", max_keys=3)).next_token
-        rest = await made.client.list_objects_v2("data", token=token)
-        page = await made.client.list_objects_v2("data", start_after="a b", max_keys=2)
-        below = await made.client.list_objects_v2("data", "d/")
+        whole = await made.client.list_objects_v2(PageRequest("data", delimiter="/"))
+        token = (await made.client.list_objects_v2(PageRequest("data", max_keys=3))).next_token
+        rest = await made.client.list_objects_v2(PageRequest("data", token=token))
+        page = await made.client.list_objects_v2(PageRequest("data", start_after="a b", max_keys=2))
+        below = await made.client.list_objects_v2(PageRequest("data", "d/"))
 
         assert [entry.key for entry in whole.objects] == ["a b", "a+c", "e\n"]
         assert (whole.prefixes, whole.is_truncated) == (("d/",), False)
@@ -923,7 +923,7 @@ async def test_cut_listing_is_asked_again() -> None:
         made.origin.store.put("data", "a", b"abc")
         made.origin.faults.add(Fault(operation="ListObjectsV2", cut_body_at=50))
 
-        page = await made.client.list_objects_v2("data")
+        page = await made.client.list_objects_v2(PageRequest("data"))
 
         assert [entry.key for entry in page.objects] == ["a"]
         assert made.origin.requests_of("ListObjectsV2") == 2
@@ -1122,7 +1122,7 @@ async def test_no_answer_ends_the_gateway_whatever_it_is(answer: bytes) -> None:
         calls: tuple[Callable[[], Awaitable[object]], ...] = (
             read,
             lambda: client.head_object(NAME),
-            lambda: client.list_objects_v2("data"),
+            lambda: client.list_objects_v2(PageRequest("data")),
             lambda: client.put_object(NAME, (), body_of(b"abc")),
             lambda: client.copy_object(NAME, NAME),
         )
@@ -1163,7 +1163,7 @@ async def test_answer_is_bad_when_reading_it_fails(
         monkeypatch.setattr("storage.origin.answers.parse_checksums", trip)
 
         with pytest.raises(OriginUnavailableError) as listed:
-            await made.client.list_objects_v2("data")
+            await made.client.list_objects_v2(PageRequest("data"))
         with pytest.raises(OriginUnavailableError) as refused:
             await made.client.head_object(ObjectName("data", "nothing"))
         with pytest.raises(OriginUnavailableError) as put:

@@ -7,7 +7,7 @@ import pytest
 from storage import listed_pages
 from storage.generations import Generations
 from storage.listed_pages import ListedPages
-from storage.origin.documents import ListedObject, ListPage
+from storage.origin.documents import ListedObject, ListPage, PageRequest
 from storage.policy import Policy, PolicyTable
 from storage.types import ObjectName
 from tests.fakes.set_clock import SetClock
@@ -24,22 +24,13 @@ class CountedOrigin:
         self.between: Callable[[], None] = lambda: None
         self.size = 1
 
-    async def list_objects_v2(
-        self,
-        bucket: str,
-        prefix: str = "",
-        *,
-        delimiter: str = "",
-        start_after: str = "",
-        token: str = "",
-        max_keys: int = 1000,
-        with_owner: bool = False,
-    ) -> ListPage:
+    async def list_objects_v2(self, page: PageRequest) -> ListPage:
         """Give a page that says how often was asked."""
-        del max_keys, with_owner
-        self.asked.append((bucket, prefix, delimiter, start_after or token))
+        self.asked.append((page.bucket, page.prefix, page.delimiter, page.start_after or page.token))
         self.between()
-        objects = tuple(ListedObject(f"{prefix}{n}", len(self.asked), "etag", 1) for n in range(self.size))
+        objects = tuple(
+            ListedObject(f"{page.prefix}{n}", len(self.asked), "etag", 1) for n in range(self.size)
+        )
         return ListPage(objects, (), is_truncated=False, next_token="")
 
 
@@ -64,7 +55,7 @@ class Bench:
 
     async def asked(self, prefix: str = "p/", **more: str) -> int:
         """List, and say how often the origin has been asked."""
-        await self.pages.list_objects_v2("b", prefix, **more)  # type: ignore[arg-type]  # parameters of text only
+        await self.pages.list_objects_v2(PageRequest("b", prefix, **more))  # type: ignore[arg-type]  # of text only
         return len(self.origin.asked)
 
 

@@ -12,7 +12,7 @@ from storage.errors import NoSuchBucketError, OriginUnavailableError
 from storage.family import Family, IndexWrite
 from storage.lister import Lister
 from storage.listing import ListQuery, ListResult, Position
-from storage.origin.documents import ListedObject, ListPage
+from storage.origin.documents import ListedObject, ListPage, PageRequest
 from storage.records import FORMAT, OverlayRecord, encode
 from storage.state import State
 from storage.types import Checksum, ChecksumAlgorithm, ChecksumType
@@ -38,27 +38,18 @@ class Origin:
         self.asked: list[tuple[str, str, str]] = []
         self.asked_owner = False
 
-    async def list_objects_v2(
-        self,
-        bucket: str,
-        prefix: str = "",
-        *,
-        delimiter: str = "",
-        start_after: str = "",
-        token: str = "",
-        max_keys: int = 1000,
-        with_owner: bool = False,
-    ) -> ListPage:
+    async def list_objects_v2(self, page: PageRequest) -> ListPage:
         """Make one page as S3 does."""
-        assert bucket == BUCKET
-        self.asked.append((prefix, delimiter, token or start_after))
-        self.asked_owner = with_owner
+        assert page.bucket == BUCKET
+        after = page.token or page.start_after
+        self.asked.append((page.prefix, page.delimiter, after))
+        self.asked_owner = page.with_owner
         if self.failure is not None:
             raise self.failure
         self.before_page()
-        page = self._page(prefix, delimiter, token or start_after, max_keys)
+        made = self._page(page.prefix, page.delimiter, after, page.max_keys)
         self.after_page()
-        return page
+        return made
 
     def _page(self, prefix: str, delimiter: str, after: str, max_keys: int) -> ListPage:
         objects: list[ListedObject] = []
@@ -258,10 +249,10 @@ def test_an_empty_page_that_is_not_the_last_is_read_on(is_dirty: bool) -> None:
         world.put("c")
     make, empty = world.origin.list_objects_v2, [ListPage((), (), is_truncated=True, next_token="a")] * 3
 
-    async def page(*args: str, **kwargs: str) -> ListPage:
-        return empty.pop() if empty else await make(*args, **kwargs)  # type: ignore[arg-type]  # passed on as it came
+    async def page(page: PageRequest) -> ListPage:
+        return empty.pop() if empty else await make(page)
 
-    world.origin.list_objects_v2 = page  # type: ignore[assignment,method-assign]  # an origin of its own
+    world.origin.list_objects_v2 = page  # type: ignore[method-assign]  # an origin of its own
 
     listed = world.page(ListQuery(BUCKET))
 
@@ -272,11 +263,11 @@ def test_checksums_of_the_origin_that_are_not_known_are_left_out() -> None:
     """An algorithm or type that S3 does not have here does not fail the listing."""
     world = World()
 
-    async def page(*_: object, **__: object) -> ListPage:
+    async def page(_: object) -> ListPage:
         listed = ListedObject("a", 1, "e", 1, checksum_algorithms=("CRC32", "MD6"), checksum_type="NEW")
         return ListPage((listed,), (), is_truncated=False)
 
-    world.origin.list_objects_v2 = page  # type: ignore[method-assign]  # an origin of its own
+    world.origin.list_objects_v2 = page  # type: ignore[assignment,method-assign]  # an origin of its own
 
     entry = world.page(ListQuery(BUCKET)).entries[0]
 

@@ -9,7 +9,6 @@ from storage.listing import (
     ListingMerger,
     ListQuery,
     ListResult,
-    NeedOriginPage,
     NeedOverlay,
     OriginPage,
     OverlayChunk,
@@ -18,6 +17,7 @@ from storage.listing import (
     overlay_entry,
     position_of_marker,
 )
+from storage.origin.documents import PageRequest
 from storage.records import OverlayRecord
 from storage.types import Checksum, ChecksumAlgorithm, ChecksumType
 
@@ -55,9 +55,9 @@ class FakeOrigin:
         self.keys = keys
         self.page_max = page_max
         self.skips_groups = skips_groups
-        self.asked: list[NeedOriginPage] = []
+        self.asked: list[PageRequest] = []
 
-    def page(self, need: NeedOriginPage) -> OriginPage:
+    def page(self, need: PageRequest) -> OriginPage:
         self.asked.append(need)
         assert 1 <= need.max_keys <= 1000
         query = ListQuery(need.bucket, need.prefix, need.delimiter)
@@ -323,7 +323,7 @@ def test_empty_truncated_page_is_followed_by_its_token_when_the_origin_gives_one
     merger.feed_origin(OriginPage((), is_truncated=True, next_token="go-on"))
     need = merger.step()
 
-    assert isinstance(need, NeedOriginPage)
+    assert isinstance(need, PageRequest)
     assert need.token == "go-on"
 
 
