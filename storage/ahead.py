@@ -24,7 +24,8 @@ from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from storage.errors import OverloadedError
-from storage.fills import Fill, FillTable
+from storage.fill_table import FillTable
+from storage.fills import Fill
 from storage.hashers import joint_check, whole_check
 from storage.joint import Joint
 from storage.readahead import Goal, ReadaheadSettings, Run, Runs, Unread, Window

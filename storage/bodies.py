@@ -44,9 +44,11 @@ from storage.errors import (
     StorageError,
 )
 from storage.filesystem import File
-from storage.fills import Fill, FillTable, Opening, incomplete
+from storage.fill_table import FillTable
+from storage.fills import Fill
 from storage.hashers import WholeCheck, whole_check
 from storage.joint import Joint
+from storage.openings import Opening, incomplete
 from storage.reasons import Reason
 from storage.records import ObjectRecord, ObjectState
 from storage.requests import FileSpan

@@ -29,15 +29,15 @@ The segments stay pinned until the fill has ended and its last reader has left.
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from storage.checksums import checksums
 from storage.errors import DiskFullError, EngineClosedError, OriginUnavailableError, StorageError
 from storage.hashers import WholeCheck, whole_check
 from storage.joint import Joint, Stretch
+from storage.openings import FillAnswer, Opening, incomplete
 from storage.requests import FileSpan
 from storage.segments import Pin, Reservation, SegmentStore
 from storage.types import BLOCK_BYTES, MIB, ByteRange, Checksum, Extent, Location, Stream
@@ -48,18 +48,6 @@ JOIN_AHEAD_BYTES_MAX: Final = 16 * MIB
 
 UNJOINED_BYTES_MAX: Final = 4 * MIB
 """So much a fill reads before its first reader has come: whoever asked is told of it one turn of the loop later."""
-
-
-class FillAnswer(Protocol):
-    """What a fill reads from: the origin's answer, its head checked."""
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body; raises OriginUnavailableError where it ends short."""
-        ...
-
-
-Opening = AbstractAsyncContextManager[FillAnswer]
-"""Entering asks the origin, or gives an answer that is open already; leaving closes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +107,7 @@ class Fill:
     """
 
     is_kept = True
+    _reserves_at_once = True
 
     def __init__(
         self,
@@ -130,7 +119,7 @@ class Fill:
         *,
         stream: Stream = Stream.CLEAN,
     ) -> None:
-        """Reserve the space of the first piece.
+        """Reserve the room of the first piece.
 
         Args:
             span: The bytes to bring; all of the object where there is a `proof`.
@@ -169,8 +158,10 @@ class Fill:
         self.failure: StorageError | None = None
         self.cut: StorageError = EngineClosedError("the fill was ended", retry_after_s=5.0)
         self.is_finished = False
+        self._joint = joint
         self._stretch: Stretch | None = None
-        self._begin(joint)
+        if self._reserves_at_once:
+            self._reserve()
 
     def __repr__(self) -> str:
         state = "finished" if self.is_finished else f"{self.readers} readers"
@@ -198,9 +189,11 @@ class Fill:
             return position < self.arrived
         return position - self.arrived <= JOIN_AHEAD_BYTES_MAX
 
-    def _begin(self, joint: Joint | None) -> None:
-        self._reserve()
-        self._stretch = None if joint is None else joint.begin(self.span.start)
+    def shown(self) -> None:
+        """Take it that readers may come from this step on; the table calls this, once."""
+        joint, self._joint = self._joint, None
+        if joint is not None:
+            self._stretch = joint.begin(self.span.start)
 
     # --- readers -----------------------------------------------------------------------------------------------------
 
@@ -426,51 +419,12 @@ class Fill:
 
 
 class FillAtTurn(Fill):
-    """A fill that waits for its turn at the origin before it is shown to readers; it reserves room with its first block.
+    """A fill whose request waits behind all others before it is sent: it reserves room with its first block.
 
     Many may wait, and go again without having been sent: a reservation that is given up leaves its room dead.
     """
 
-    is_shown = False
-    _joint: Joint | None = None
-
-    def _begin(self, joint: Joint | None) -> None:
-        """Begin with nothing."""
-        self._joint = joint
-
-    def show(self) -> None:
-        """Take it that readers may come from this step on."""
-        self.is_shown = True
-        joint, self._joint = self._joint, None
-        self._stretch = None if joint is None else joint.begin(self.span.start)
-
-
-class _Beginning:
-    """The first bytes of an answer."""
-
-    def __init__(self, answer: FillAnswer, length: int) -> None:
-        self._answer = answer
-        self._length = length
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        left = self._length
-        async for chunk in self._answer.chunks():
-            yield chunk[:left]
-            left -= len(chunk)
-            if left <= 0:
-                return
-
-
-@asynccontextmanager
-async def beginning(opening: Opening, length: int) -> AsyncIterator[FillAnswer]:
-    """Give an opening of no more than the first bytes of an answer; leaving it cuts a longer one."""
-    async with opening as answer:
-        yield _Beginning(answer, length)
-
-
-def incomplete(arrived: int, stop: int) -> OriginUnavailableError:
-    """Make the error for an answer that ended short of what its head had said."""
-    return OriginUnavailableError(f"the answer ended at {arrived} of {stop}", status=0, code="Incomplete")
+    _reserves_at_once = False
 
 
 def _last_block_start(span: ByteRange) -> int:
@@ -479,98 +433,3 @@ def _last_block_start(span: ByteRange) -> int:
 
 def _start(piece: _Piece) -> int:
     return piece.start
-
-
-class FillTable:
-    """The fills in progress, by version; owns their tasks."""
-
-    def __init__(self) -> None:
-        self._fills: dict[int, list[Fill]] = {}
-        self._tasks: dict[Fill, asyncio.Task[None]] = {}
-        self._is_closed = False
-
-    def __len__(self) -> int:
-        """Count the fills in progress."""
-        return len(self._tasks)
-
-    def find(self, version_id: int, position: int) -> Fill | None:
-        """Give a fill that a reader of this version should join at `position`.
-
-        Not one that has ended: the index knows more.
-        """
-        for fill in self._fills.get(version_id, ()):
-            if not fill.is_finished and fill.can_serve(position):
-                return fill
-        return None
-
-    def next_start(self, version_id: int, position: int) -> int | None:
-        """Say where the next fill of this version above `position` begins, so that a new one need not overlap it."""
-        starts = [f.span.start for f in self._fills.get(version_id, ()) if f.span.start > position]
-        return min(starts, default=None)
-
-    def bringing(self, version_id: int, position: int) -> Fill | None:
-        """Give a fill on its way that will bring the byte at `position`, however far it is from it yet."""
-        for fill in self._fills.get(version_id, ()):
-            if fill.is_kept and fill.span.start <= position < fill.span.stop and fill.is_on_its_way:
-                return fill
-        return None
-
-    def has(self, version_id: int) -> bool:
-        """Whether anything of the version is on its way."""
-        return version_id in self._fills
-
-    def give_up(self, fill: Fill) -> bool:
-        """End a fill that nobody reads from before it is answered; False where somebody does, or it is."""
-        if not fill.give_up():
-            return False
-        task = self._tasks.get(fill)
-        if task is not None:
-            task.cancel()
-        return True
-
-    def start(self, version_id: int, fill: Fill, opening: Opening, *, is_shown: bool = True) -> None:
-        """Run a fill; it can be found from this step on, before the origin has answered, or once it is shown.
-
-        Raises:
-            EngineClosedError: The owner has stopped; the fill is ended and `opening` is not entered.
-        """
-        if self._is_closed:
-            fill.end()
-            raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
-        if is_shown:
-            self.show(version_id, fill)
-        task = asyncio.get_running_loop().create_task(fill.run(opening), name=f"fill-{version_id}")
-        self._tasks[fill] = task
-        task.add_done_callback(lambda ended: self._ended(version_id, fill, ended))
-
-    def show(self, version_id: int, fill: Fill) -> None:
-        """Let a fill that was started be found from this step on; once."""
-        self._fills.setdefault(version_id, []).append(fill)
-
-    def _ended(self, version_id: int, fill: Fill, task: asyncio.Task[None]) -> None:
-        del self._tasks[fill]
-        fills = self._fills.get(version_id, [])
-        if fill in fills:
-            fills.remove(fill)
-        if not fills:
-            self._fills.pop(version_id, None)
-        if not fill.is_finished:
-            # Cancelled before its first step, so nothing of it ran.
-            fill.failure = fill.cut
-            fill.end()
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            report = {"message": f"{fill!r} failed", "exception": error, "task": task}
-            task.get_loop().call_exception_handler(report)
-
-    async def close(self, cut: StorageError | None = None) -> None:
-        """End all fills where they are and start no more; what is whole is kept, and who waits gets `cut`."""
-        self._is_closed = True
-        if cut is not None:
-            for fill in self._tasks:
-                fill.cut = cut
-        tasks = tuple(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)

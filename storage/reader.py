@@ -44,12 +44,13 @@ from storage.errors import (
 )
 from storage.eviction import Intent
 from storage.family import Family
-from storage.fills import Fill, FillAnswer
+from storage.fills import Fill
 from storage.freshness import NO_EPOCH_TRUSTED, Verdict, as_shown, judge, may_serve_stale
 from storage.generations import Generations, Watch
 from storage.hashers import whole_check
 from storage.ids import Ids
 from storage.opened import Opened, joined
+from storage.openings import FillAnswer
 from storage.origin.answers import OriginAnswer
 from storage.origin.client import OriginClient
 from storage.origin.wire import OriginObject

@@ -29,7 +29,9 @@ from storage.errors import (
 )
 from storage.eviction import EvictionPolicy, ExtentUse, Intent
 from storage.family import Family
-from storage.fills import Fill, FillAnswer, FillAtTurn, FillParts, FillTable, Opening, Proof, beginning
+from storage.fill_table import FillTable
+from storage.fills import Fill, FillAtTurn, FillParts, Proof
+from storage.openings import FillAnswer, Opening, beginning
 from storage.origin.client import OriginClient
 from storage.policy import PolicyTable
 from storage.readahead import ReadaheadSettings
@@ -245,13 +247,12 @@ class Supply:
         version_id = record.version_id
 
         def show() -> None:
-            if fill.is_shown:
+            if self._fills.shows(version_id, fill):
                 return  # sent again
             is_here = self.missing(name, record, span) == ()
             is_wanted_still = is_wanted() and fill.readers > 0
             if is_here or not is_wanted_still or self._fills.bringing(version_id, span.start) is not None:
                 raise NotNeededError(f"{name} is here, on its way or passed")
-            fill.show()
             self._fills.show(version_id, fill)
 
         asking = self.stream(name, record, span, on_turn=show)

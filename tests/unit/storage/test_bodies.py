@@ -19,7 +19,8 @@ from storage.errors import (
     OriginRefusedError,
     OriginUnavailableError,
 )
-from storage.fills import Fill, FillParts, FillTable
+from storage.fill_table import FillTable
+from storage.fills import Fill, FillParts
 from storage.hashers import ChecksumHasher
 from storage.records import FORMAT, ObjectRecord, ObjectState, OriginIdentity, Validated
 from storage.segments import SegmentLimits, SegmentStore

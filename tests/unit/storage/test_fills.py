@@ -16,7 +16,8 @@ from storage.errors import (
     ObjectChangedError,
     OriginUnavailableError,
 )
-from storage.fills import JOIN_AHEAD_BYTES_MAX, UNJOINED_BYTES_MAX, Fill, FillParts, FillTable, Proof
+from storage.fill_table import FillTable
+from storage.fills import JOIN_AHEAD_BYTES_MAX, UNJOINED_BYTES_MAX, Fill, FillParts, Proof
 from storage.hashers import ChecksumHasher
 from storage.requests import FileSpan
 from storage.segments import SegmentLimits, SegmentStore
