@@ -43,6 +43,7 @@ from storage.origin.admission import Limiter
 from storage.origin.client import OriginClient
 from storage.origin.control import ControlLane
 from storage.origin.facts import FactsSource
+from storage.origin_reads import OriginReads, OriginReadsParts
 from storage.origin_uploads import OriginUploads, OriginUploadsParts
 from storage.outgoing import Outgoing
 from storage.passing import Passing, PassingParts
@@ -391,28 +392,37 @@ def assemble(
         dirty_bytes_limit=parts.settings.dirty_bytes_limit,
         wait_s_max=parts.settings.dirty_wait_s,
     )
-    reader = Reader(
-        ReaderParts(
+    absent = AbsentKeys(
+        parts.policies,
+        generations,
+        parts.clock,
+        parts.stats,
+        lambda name: float("inf") if state.failure else doubted_at_s(name),
+        facts.drops,
+    )
+    reads = OriginReads(
+        OriginReadsParts(
             index=recovered.index,
             applier=applier,
             origin=parts.origin,
-            policies=parts.policies,
             generations=generations,
             ids=recovered.ids,
             clock=parts.clock,
             supply=supply,
             epoch=recovered.epoch,
+            absent=absent,
+        )
+    )
+    reader = Reader(
+        ReaderParts(
+            reads=reads,
+            supply=supply,
+            policies=parts.policies,
+            clock=parts.clock,
             trusted_epoch=recovered.trusted_epoch,
             has_failed=lambda: bool(state.failure),
             doubted_at_s=doubted_at_s,
-            absent=AbsentKeys(
-                parts.policies,
-                generations,
-                parts.clock,
-                parts.stats,
-                lambda name: float("inf") if state.failure else doubted_at_s(name),
-                facts.drops,
-            ),
+            absent=absent,
             has_object_lock=lambda bucket: bucket in state.facts and state.facts[bucket].has_object_lock,
         )
     )

@@ -12,7 +12,6 @@ says how much of it that costs, and the caller decides whether space is needed s
 """
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import Final, Protocol
 
 import msgspec
@@ -22,14 +21,6 @@ from storage.types import ObjectName, Stream
 
 SEGMENT_STOP: Final = 1 << 32
 """Above every offset of a segment."""
-
-
-class Intent(Enum):
-    """Why bytes are brought: they are read now; a warm-up, and they will be read; they are next in an order that was announced."""
-
-    READ = "read"
-    WARM_UP = "warm-up"
-    NEXT = "next"
 
 
 class ExtentUse(msgspec.Struct, frozen=True, gc=False, array_like=True):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage.conflict_rules import Base
+from storage.described import has_description
 from storage.dirty_rows import DirtyRows
 from storage.errors import DirtyBytesLostError, NoSuchKeyError, StorageError
 from storage.facts_table import FactsTable
@@ -30,7 +31,7 @@ from storage.origin.client import OriginClient
 from storage.origin.documents import MAY_LAND
 from storage.outgoing import ReadRefusedError
 from storage.records import DirtyEntry, OriginIdentity
-from storage.sender import SupersededError, has_description
+from storage.sender import SupersededError
 from storage.stats import Stats
 from storage.types import ObjectName, Priority
 from storage.unreadable import REASON, Unreadable

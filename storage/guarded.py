@@ -19,12 +19,13 @@ from storage.conflict_rules import (
     standing,
 )
 from storage.conflicts import Conflicts
+from storage.described import has_description
 from storage.errors import NoSuchKeyError, OriginUnavailableError, StorageError
 from storage.origin.answers import WriteAnswer
 from storage.origin.client import OriginClient
 from storage.origin.wire import OriginObject
 from storage.records import DirtyEntry, ObjectRecord, OriginIdentity
-from storage.sender import Sender, has_description
+from storage.sender import Sender
 from storage.types import ObjectName, Priority
 
 SENDS_MAX: Final = 3

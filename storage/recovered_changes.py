@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from storage.described import has_description
 from storage.journal_salvage import Hole
 from storage.origin.wire import OriginObject
 from storage.records import DirtyEntry, ObjectRecord
-from storage.sender import has_description
 from storage.types import ObjectName
 
 RECOVERED: Final = "recovered: "

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from storage.conflict_rules import UNCONDITIONAL, Condition
+from storage.described import has_description
 from storage.errors import (
     NoSuchKeyError,
     NoSuchUploadError,
@@ -26,7 +27,7 @@ from storage.errors import (
 from storage.origin.answers import WriteAnswer
 from storage.origin.client import OriginClient
 from storage.origin.documents import PartToComplete
-from storage.origin.wire import OriginObject, checksum_headers, condition_headers, object_headers
+from storage.origin.wire import checksum_headers, condition_headers, object_headers
 from storage.origin_uploads import FoundPart, OriginUpload, OriginUploads, Owner, checksum_headers_of
 from storage.outgoing import Outgoing
 from storage.records import DirtyEntry, ObjectRecord, OriginIdentity
@@ -298,17 +299,6 @@ def _identity(record: ObjectRecord, answer: WriteAnswer) -> OriginIdentity:
             outcome_unknown=True,
         )
     return OriginIdentity("", 0, record.size, answer.etag, answer.version_id)
-
-
-def has_description(found: OriginObject, record: ObjectRecord) -> bool:
-    """Whether an object at the origin has the size, headers and metadata of a record; tags do not show, ETags may differ."""
-    told = dict(found.headers)
-    return (
-        found.size == record.size
-        and sorted(found.user_metadata) == sorted(record.user_metadata)
-        # An origin leaves the default class out of its answers.
-        and all(told.get(name, "STANDARD") == value for name, value in record.headers)
-    )
 
 
 def _complete_headers(record: ObjectRecord) -> tuple[tuple[str, str], ...]:

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from storage import keys
 from storage.ahead import Ahead
 from storage.applier import Applier
+from storage.asks import FOR_READ, Ask, Intent
 from storage.blocks import MissingSpan, plan
 from storage.bodies import BodyParts, Held
 from storage.cached import AddExtents, DropExtents, ForgetVersion
@@ -27,7 +28,7 @@ from storage.errors import (
     OverloadedError,
     UnknownOutcomeError,
 )
-from storage.eviction import EvictionPolicy, ExtentUse, Intent
+from storage.eviction import EvictionPolicy, ExtentUse
 from storage.family import Family
 from storage.fill_table import FillTable
 from storage.fills import Fill, FillAtTurn, FillParts, Proof
@@ -99,7 +100,7 @@ class Supply:
         self._parts = parts
         self._fills = FillTable()
         self._ends = _Ends()
-        self._intent = Intent.READ
+        self._ask = FOR_READ
         self._unkept = UnkeptBudget()
         self._fill_parts = FillParts(parts.segments, parts.workers, parts.make_room, parts.piece_bytes)
         self._ahead = Ahead(
@@ -111,13 +112,13 @@ class Supply:
         )
         self.body_parts = BodyParts(self, parts.segments, self._fills, parts.workers, self._ahead)
 
-    def signed_by(self, origin: OriginClient, intent: Intent = Intent.READ) -> "Supply":
-        """Give a supply that asks as another authority, or for another purpose, over the same fills: what one brings, the other follows.
+    def signed_by(self, origin: OriginClient, ask: Ask = FOR_READ) -> "Supply":
+        """Give a supply that asks as another authority, or ahead of readers, over the same fills: what one brings, the other follows.
 
         It ends with this one. Whoever opens an object through it has been let read it.
         """
         other = copy.copy(self)
-        other._intent = intent  # noqa: SLF001  of the same class
+        other._ask = ask  # noqa: SLF001  of the same class
         other._parts = replace(self._parts, origin=origin)  # noqa: SLF001  of the same class
         other.body_parts = replace(self.body_parts, source=other)
         return other
@@ -220,7 +221,7 @@ class Supply:
         joint = self._ahead.joint(record, span, told) if first.length < span.length else None
         fill = await self._new_fill_with_room(name, record, first, told)
         del joint  # the fill keeps it from here on
-        is_read = self._intent is Intent.READ
+        is_read = self._ask.is_read
         if fill is None and is_read:
             first = span
             fill = self._new_unkept(name, record, span, told)
@@ -231,9 +232,7 @@ class Supply:
             self._fills.start(record.version_id, fill, opening if whole else beginning(opening, first.length))
         return fill
 
-    def start_at_turn(
-        self, name: ObjectName, record: ObjectRecord, span: ByteRange, is_wanted: Callable[[], bool]
-    ) -> Fill | None:
+    def start_at_turn(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
         """Begin to bring `span`, or its first piece, of a version for reads to come: found by none before the limiter lets the request go.
 
         So no reader waits in the line of a warm-up, and none asks again for what a warm-up has asked for already. None where it is
@@ -250,7 +249,7 @@ class Supply:
             if self._fills.shows(version_id, fill):
                 return  # sent again
             is_here = self.missing(name, record, span) == ()
-            is_wanted_still = is_wanted() and fill.readers > 0
+            is_wanted_still = self._ask.is_wanted() and fill.readers > 0
             if is_here or not is_wanted_still or self._fills.bringing(version_id, span.start) is not None:
                 raise NotNeededError(f"{name} is here, on its way or passed")
             self._fills.show(version_id, fill)
@@ -311,8 +310,8 @@ class Supply:
             return None
         if span.length > self._parts.keep_bytes_max:
             return None
-        use, intent = self._use(name, record, span), self._intent
-        is_next = intent is Intent.NEXT
+        use, ask = self._use(name, record, span), self._ask
+        is_next = ask.intent is Intent.NEXT
         stream = self._parts.eviction.admit(use, has_room=self._has_room(), is_next=is_next)
         if stream is None:
             self._parts.stats.bypassed_bytes += span.length
@@ -330,7 +329,7 @@ class Supply:
         else:
             proof = Proof(told, lambda: self.forget(name, record))
         fill = kind(span, self._fill_parts, add, proof, joint, stream=stream)
-        if intent is not Intent.READ:
+        if not ask.is_read:
             fill.is_unread = True
             self._parts.eviction.announced(use)
         return fill

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from storage.asks import FOR_WARM_UP, Ask
 from storage.assembly import Components, EngineSettings, Reading, room_bytes_min
 from storage.blocks import MissingSpan, plan
 from storage.clock import Clock
@@ -25,7 +26,6 @@ from storage.errors import (
     ObjectChangedError,
     OriginUnavailableError,
 )
-from storage.eviction import Intent
 from storage.fills import Fill
 from storage.freshness import Verdict
 from storage.listing import ListEntry, ListQuery, ListResult
@@ -64,8 +64,7 @@ class Wanted:
         range: None is all of it.
         listed: What a listing that was just made says of it; None where none was.
         room: So many bytes may be brought; with fewer than the object has, it is UNFIT.
-        intent: WARM_UP or NEXT.
-        is_wanted: Looked at when a request for it may go; where it is not, nothing is sent, and it is PASSED.
+        ask: WARM_UP or NEXT; what is not wanted any more when a request for it may go is PASSED.
     """
 
     name: ObjectName
@@ -73,8 +72,7 @@ class Wanted:
     listed: ListEntry | None = None
     metadata_only: bool = False
     room: int = 0
-    intent: Intent = Intent.WARM_UP
-    is_wanted: Callable[[], bool] = lambda: True
+    ask: Ask = FOR_WARM_UP
 
 
 class WarmSource:
@@ -138,7 +136,7 @@ class WarmSource:
             ObjectChangedError: It was written each time that it was begun.
         """
         changes = 0
-        while wanted.is_wanted():
+        while wanted.ask.is_wanted():
             try:
                 return await self._reading(lambda parts: self._bring(parts, wanted), needs_index=True)
             except NotNeededError:
@@ -160,14 +158,13 @@ class WarmSource:
         size = wanted.listed.size if wanted.listed is not None else known.size if known is not None else 0
         if _is_unfit(components, wanted, size):
             return Brought(WarmResult.UNFIT, size)
-        low = reader.asking_ahead(self._origin, wanted.intent)
+        low = reader.asking_ahead(wanted.ask, self._origin)
         # What has no bytes is asked for by HEAD, which takes no part in a fill.
         is_described = wanted.metadata_only or (wanted.listed is not None and not wanted.listed.size)
         opened = await low.open(
             name,
             wanted.range or RangeSpec(start=0),
             metadata_only=is_described or known is not None,
-            is_wanted=wanted.is_wanted,
         )
         try:
             return await self._complete(components, wanted, opened)
@@ -219,9 +216,9 @@ class WarmSource:
         on_its_way = joined(supply.fill_at(record, missing.start))
         if on_its_way is not None:
             return await _ended(on_its_way)
-        low = supply.signed_by(self._origin, wanted.intent)
+        low = supply.signed_by(self._origin, wanted.ask)
         span = ByteRange(missing.fetch_start, missing.fetch_stop)
-        fill = joined(low.start_at_turn(name, record, span, wanted.is_wanted))
+        fill = joined(low.start_at_turn(name, record, span))
         return 0 if fill is None else await _ended(fill)
 
 

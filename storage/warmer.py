@@ -24,6 +24,7 @@ from typing import Final, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from storage.asks import Ask, Intent
 from storage.clock import Clock
 from storage.errors import (
     EngineClosedError,
@@ -34,7 +35,6 @@ from storage.errors import (
     StorageError,
     WarmConflictError,
 )
-from storage.eviction import Intent
 from storage.listing import ListEntry, ListQuery, ListResult
 from storage.stats import Stats
 from storage.types import ObjectName, RangeSpec
@@ -472,8 +472,10 @@ class Warmer:
                     item.listed,
                     metadata_only=is_metadata,
                     room=room,
-                    intent=Intent.WARM_UP if job.window is None else Intent.NEXT,
-                    is_wanted=partial(_is_wanted, job.window, item.index),
+                    ask=Ask(
+                        Intent.WARM_UP if job.window is None else Intent.NEXT,
+                        partial(_is_wanted, job.window, item.index),
+                    ),
                 )
             )
         finally:

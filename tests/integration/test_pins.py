@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from storage.eviction import Intent
+from storage.asks import Ask, Intent
 from storage.gittins_policy import GittinsPolicy
 from storage.policy import Freshness, FreshnessMode, Policy, PolicyTable, RetentionPriority
 from storage.types import KIB, MIB, ByteRange, CacheResult, ObjectName, RangeSpec
@@ -252,10 +252,10 @@ async def test_a_fill_in_the_order_that_was_announced_says_so_and_whether_there_
         record, asked = supply.record(name), []
         assert record is not None
         monkeypatch.setattr(supply._parts.eviction, "admit", lambda _, **told: asked.append(told))
-        following = supply.signed_by(supply._parts.origin, Intent.NEXT)
+        following = supply.signed_by(supply._parts.origin, Ask(Intent.NEXT))
         monkeypatch.setattr(following, "_has_room", lambda: False)
 
-        assert following.start_at_turn(name, record, ByteRange(0, record.size), lambda: True) is None
+        assert following.start_at_turn(name, record, ByteRange(0, record.size)) is None
 
         assert asked == [{"has_room": False, "is_next": True}]
 

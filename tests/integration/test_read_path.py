@@ -275,7 +275,8 @@ async def test_the_first_reader_may_go_while_others_read() -> None:
             others = [group.create_task(running.get("key")) for _ in range(5)]
             await until(
                 lambda: (
-                    repr(running.engine._components.reader._colds) == "<SingleFlight: 1 flights, 6 waiters>"
+                    repr(running.engine._components.reader._colds.flights)
+                    == "<SingleFlight: 1 flights, 6 waiters>"
                 )
             )
             first.cancel()

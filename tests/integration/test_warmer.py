@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from storage.asks import Ask, Intent
 from storage.errors import NoSuchKeyError, NotNeededError, WarmConflictError
 from storage.fills import FillAtTurn
 from storage.origin.limiter import Budget, Demand, LimiterSettings
@@ -325,7 +326,7 @@ def has_joined(running: RunningEngine) -> bool:
     """Whether a read waits for what a warm-up has asked for."""
     reader = running.engine._components.reader
     ahead = reader._others.get(("warm-up", False))
-    questions = () if ahead is None else ahead._colds._flights.values()
+    questions = () if ahead is None else ahead._colds.flights._flights.values()
     fills = running.engine._components.supply._fills._tasks
     return any(one.waiters > 1 for one in questions) or any(fill.readers > 1 for fill in fills)
 
@@ -512,10 +513,9 @@ async def test_nothing_is_left_of_requests_that_were_not_sent() -> None:
         record = supply.record(ObjectName(BUCKET, "data/k0000"))
         assert record is not None
         used_bytes = running.engine._components.segments.used_bytes
+        unwanted = supply.signed_by(supply._parts.origin, Ask(Intent.WARM_UP, lambda: False))
         for _ in range(20):
-            fill = supply.start_at_turn(
-                ObjectName(BUCKET, "data/k0000"), record, ByteRange(0, 1000), lambda: False
-            )
+            fill = unwanted.start_at_turn(ObjectName(BUCKET, "data/k0000"), record, ByteRange(0, 1000))
             assert fill is not None
             fill.join()
             with pytest.raises(NotNeededError):

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from storage import described
+from storage.described import record_of
 from storage.errors import NoSuchKeyError, OriginUnavailableError
 from storage.family import Family, IndexWrite
 from storage.origin.wire import OriginObject
+from storage.origin_reads import whole_blocks
 from storage.policy import Freshness, FreshnessMode, Policy
-from storage.reader import _cold_range, _is_same, _record_of
 from storage.records import Validated
 from storage.types import MIB, CacheResult, Checksum, ChecksumAlgorithm, ObjectName, RangeSpec
 from tests.fakes.origin_faults import Fault
@@ -42,7 +44,7 @@ FOUND = OriginObject(10, "etag", 1_700_000_000, (("content-type", "text/plain"),
 )
 def test_a_cold_read_asks_for_whole_blocks(wanted: RangeSpec | None, asked: RangeSpec | None) -> None:
     """The range of the first request takes in what is wanted and no more blocks than that touches."""
-    assert _cold_range(wanted) == asked
+    assert whole_blocks(wanted) == asked
 
 
 @pytest.mark.parametrize(
@@ -57,18 +59,18 @@ def test_a_cold_read_asks_for_whole_blocks(wanted: RangeSpec | None, asked: Rang
 )
 def test_a_version_is_the_same_while_etag_size_and_date_are(found: OriginObject, is_same: bool) -> None:
     """An older date is another version too: somebody put an old object back."""
-    record = _record_of(FOUND, 1, Validated())
+    record = record_of(FOUND, 1, Validated())
 
-    assert _is_same(record, found) is is_same
+    assert described.is_same(record, found) is is_same
 
 
 def test_a_flushed_version_learns_its_date_from_the_origin() -> None:
     """What was written here does not know the origin's date until it is asked for the first time."""
-    record = _record_of(FOUND, 1, Validated())
+    record = record_of(FOUND, 1, Validated())
     assert record.origin is not None
     flushed = replace(record, origin=replace(record.origin, last_modified_s=0))
 
-    assert _is_same(flushed, replace(FOUND, last_modified_s=1_800_000_000))
+    assert described.is_same(flushed, replace(FOUND, last_modified_s=1_800_000_000))
 
 
 async def test_a_made_up_range_does_not_charge_the_budget() -> None:
@@ -279,9 +281,9 @@ async def test_no_question_is_asked_of_a_key_that_became_dirty_before_it_was_sen
         asked = dict(running.origin.requests)
 
         told = [
-            await reader._head(NAME),
-            await reader._ask_cold(NAME, None, None),
-            await reader._validate(NAME, known, is_strict=False, is_covered=False),
+            await reader._reads.describe(NAME),
+            await reader._reads.read(NAME, None),
+            await reader._reads.validate(NAME, known, is_covered=False),
         ]
         since = dict(running.origin.requests)
         gate.open()
