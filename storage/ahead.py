@@ -33,18 +33,11 @@ from storage.records import ObjectRecord
 from storage.stats import Stats
 from storage.types import BLOCK_BYTES, ByteRange, Checksum, ObjectName
 
+Missing = Callable[[ObjectName, ObjectRecord, ByteRange], tuple[ByteRange, ...] | None]
+
 
 class PieceSource(Protocol):
     """What a course asks of the supply that its body reads from."""
-
-    def missing(
-        self, name: ObjectName, record: ObjectRecord, span: ByteRange
-    ) -> tuple[ByteRange, ...] | None:
-        """Say what has to be asked of the origin for `span` of a version, in whole blocks, in order.
-
-        What is on its way counts as missing. None where the version is not the newest, or not in the index: nothing would be kept.
-        """
-        ...
 
     def start_ahead(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
         """Begin to bring `span`, behind all that readers wait for; None where it is not to be kept.
@@ -87,6 +80,7 @@ class Ahead:
         stats: Stats,
         keep_bytes_max: int,
         can_ask_ranges: Callable[[], bool],
+        missing: Missing,
     ) -> None:
         """Begin with nothing.
 
@@ -96,6 +90,7 @@ class Ahead:
             stats: Where they are counted.
             keep_bytes_max: A longer object is not read ahead.
             can_ask_ranges: Whether a range costs the origin, and us, its own bytes alone.
+            missing: As `holdings.Holdings.missing`.
         """
         self.settings: Final = settings
         self.fills: Final = fills
@@ -107,6 +102,7 @@ class Ahead:
         self._unread: Final = Unread()
         self._keep_bytes_max = keep_bytes_max
         self.can_ask_ranges: Final = can_ask_ranges
+        self.missing: Final = missing
 
     def __repr__(self) -> str:
         return f"<Ahead: {self.in_flight} pieces of {self.courses} readers>"
@@ -308,7 +304,7 @@ class Course:
             start = max(start, self._span.stop, self._run.looked_until)
         if start >= goal.stop or not self._ahead.may_begin(self._on_their_way):
             return
-        missing = self._source.missing(self._name, self._record, ByteRange(start, goal.stop))
+        missing = self._ahead.missing(self._name, self._record, ByteRange(start, goal.stop))
         if missing is None:
             self._is_off = True
             return

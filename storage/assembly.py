@@ -34,6 +34,7 @@ from storage.generations import Generations
 from storage.gittins_policy import PINNED_SHARE_MAX, GittinsPolicy
 from storage.guarded import GuardedSends
 from storage.hidden_writes import HiddenWrites
+from storage.holdings import Holdings
 from storage.intake import HeldBodies, Inlet
 from storage.keyqueue import KeyQueue
 from storage.late_landings import LateLandings
@@ -183,6 +184,7 @@ class Components:
     backlog: Backlog
     reclaim: Reclaim
     pins: PinSurvey
+    holdings: Holdings
     supply: Supply
     reader: Reader
     versions: Versions
@@ -335,9 +337,10 @@ def assemble(
             pins=pins,
         )
     )
+    holdings = Holdings(recovered.index, segments)
     supply = Supply(
         SupplyParts(
-            index=recovered.index,
+            holdings=holdings,
             segments=segments,
             applier=applier,
             origin=parts.origin,
@@ -408,6 +411,7 @@ def assemble(
             generations=generations,
             ids=recovered.ids,
             clock=parts.clock,
+            holdings=holdings,
             supply=supply,
             epoch=recovered.epoch,
             absent=absent,
@@ -416,6 +420,7 @@ def assemble(
     reader = Reader(
         ReaderParts(
             reads=reads,
+            holdings=holdings,
             supply=supply,
             policies=parts.policies,
             clock=parts.clock,
@@ -447,6 +452,7 @@ def assemble(
         backlog=backlog,
         reclaim=reclaim,
         pins=pins,
+        holdings=holdings,
         supply=supply,
         reader=reader,
         versions=Versions(reader, facts, flusher),

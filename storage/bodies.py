@@ -24,12 +24,11 @@ once, and an origin that breaks off is given up after CUTS_MAX times without a b
 
 import logging
 from bisect import bisect_right
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
-from storage.ahead import Ahead, Course, PieceSource
+from storage.ahead import Course
 from storage.blocks import CachedSpan, MissingSpan, plan
+from storage.body_source import BodyParts
 from storage.cached import DropExtents
 from storage.errors import (
     DirtyBytesLostError,
@@ -43,18 +42,16 @@ from storage.errors import (
     SegmentGoneError,
     StorageError,
 )
-from storage.filesystem import File
-from storage.fill_table import FillTable
 from storage.fills import Fill
-from storage.hashers import WholeCheck, whole_check
+from storage.hashers import whole_check
+from storage.holdings import Held
 from storage.joint import Joint
-from storage.openings import Opening, incomplete
+from storage.origin_stream import OriginStream
 from storage.reasons import Reason
-from storage.records import ObjectRecord, ObjectState
+from storage.records import ObjectState
 from storage.requests import FileSpan
-from storage.segments import Pin, SegmentStore
 from storage.types import BLOCK_BYTES, MIB, ByteRange, CacheResult, Extent, Location, ObjectName
-from storage.workers import Workers
+from storage.verified import verified
 
 CUTS_MAX: Final = 3
 """So often in a row one body takes up a cut answer where it ended; then the origin is given up on."""
@@ -63,95 +60,6 @@ FILE_SPAN_BYTES_MAX: Final = 8 * MIB
 """A longer run is given in steps, so that a body that is given up stops within one."""
 
 log = logging.getLogger(__name__)
-
-
-class Held(NamedTuple):
-    """What is known and present of a version, and the pin that keeps it so; whoever takes it releases the pin.
-
-    `extents` are those with bytes in the blocks of `span`; others may be there and are not named.
-    """
-
-    record: ObjectRecord
-    extents: tuple[Extent, ...]
-    pin: Pin
-    span: ByteRange
-
-
-class VersionSource(PieceSource, Protocol):
-    """What a body asks of the reader that made it."""
-
-    def hold(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Held:
-        """Read what is known and present of `span` of the version now, and pin it.
-
-        Where the key has moved on, it is what `record` itself names.
-
-        Raises:
-            ObjectChangedError: The key has moved on from a version that only the gateway had.
-        """
-        ...
-
-    def start_fill(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
-        """Begin to bring `span` of the version; None where it is not to be kept. Not joined yet; does not wait.
-
-        Raises:
-            OverloadedError: There is no room (DiskFullError: `make_room` may help), or no segment id at the moment.
-            EngineClosedError: The engine is stopping.
-        """
-        ...
-
-    async def make_room(self, name: ObjectName, span: ByteRange) -> bool:
-        """Wait a bounded time for room to begin a fill of `span`; False where it does not come."""
-        ...
-
-    def stream(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Opening:
-        """Ask the origin for `span` of the version, and of no other, without keeping it."""
-        ...
-
-    async def drop_extents(self, change: DropExtents) -> None:
-        """Forget clean bytes that cannot be served."""
-        ...
-
-    async def forget(self, name: ObjectName, record: ObjectRecord) -> None:
-        """Forget a clean version that the origin does not have any more, or that it told wrong things of."""
-        ...
-
-    def why_not_kept(self, span: ByteRange) -> str:
-        """Say why `start_fill` gave none for `span`."""
-        ...
-
-    def note_unreadable(self, name: ObjectName, record: ObjectRecord, why: str) -> None:
-        """Raise the alarm: bytes of the version cannot be read, which only the gateway has."""
-        ...
-
-    def note_read(
-        self, name: ObjectName, record: ObjectRecord, span: ByteRange, place: tuple[int, int] | None
-    ) -> None:
-        """Tell the eviction policy that bytes were read from a segment and offset, or had to be asked of the origin (None)."""
-        ...
-
-    def count_bytes(self, *, from_cache: int, from_origin: int) -> None:
-        """Count what was handed out."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class BodyParts:
-    """What all bodies of one reader share; without `ahead` nothing is asked for ahead of them."""
-
-    source: VersionSource
-    segments: SegmentStore
-    fills: FillTable
-    workers: Workers
-    ahead: Ahead | None = None
-
-
-class _Stream(NamedTuple):
-    """An open answer whose bytes are passed on and not kept; it ends at `stop`. `check` where it is the whole object."""
-
-    chunks: AsyncIterator[bytes]
-    opening: Opening
-    stop: int
-    check: WholeCheck | None
 
 
 class VersionBody:
@@ -192,7 +100,7 @@ class VersionBody:
         self._stop = span.stop
         self._fill: Fill | None = None
         self._begun: Fill | None = None
-        self._stream: _Stream | None = None
+        self._stream: OriginStream | None = None
         self._here_until = span.start  # bytes of a fill below it were here when the read was planned
         self._cuts = 0
         self._cut_at = span.start
@@ -351,13 +259,14 @@ class VersionBody:
         location = extent.location
         start = self._position - extent.start
         stop = min(self._given_stop - extent.start, location.length, start + FILE_SPAN_BYTES_MAX)
+        segments, workers, is_trusted = self._parts.segments, self._parts.workers, not self._is_copied
         try:
             try:
-                stop, file = await self._readable(location, start, stop)
+                stop, file = await verified(segments, workers, location, start, stop, is_trusted=is_trusted)
             except DiskFailedError as error:
                 # One refusal is not a loss yet: of dirty bytes it would be an alarm, of clean ones another request.
                 log.warning("%s is read once more: %s", self._name, error)
-                stop, file = await self._readable(location, start, stop)
+                stop, file = await verified(segments, workers, location, start, stop, is_trusted=is_trusted)
         except (SegmentGoneError, DiskFailedError) as error:
             await self._lose(extent, str(error))
             return None
@@ -376,27 +285,6 @@ class VersionBody:
             span = ByteRange(self._position, min(self._stop, extent.stop))
             source.note_read(self._name, self._record, span, (extent.location.segment_id, offset))
         source.count_bytes(from_cache=length - brought, from_origin=brought)
-
-    async def _readable(self, location: Location, start: int, stop: int) -> tuple[int, File]:
-        """Say up to where the bytes from `start` are right, and of which file."""
-        known = 0 if self._is_copied else self._verified_stop(location, start, stop)
-        stop = known or await self._verify(location, start, stop)
-        return stop, self._parts.segments.reader(location.segment_id)
-
-    def _verified_stop(self, location: Location, start: int, stop: int) -> int:
-        """Say up to where the bytes from `start` are known to be right; 0 where the first block is to be checked."""
-        first = start // BLOCK_BYTES
-        for block in range(first, -(-stop // BLOCK_BYTES)):
-            if not self._parts.segments.is_verified(location, block):
-                # What is known is given first; the next step checks the next block.
-                return block * BLOCK_BYTES if block > first else 0
-        return stop
-
-    async def _verify(self, location: Location, start: int, stop: int) -> int:
-        """Check the block of `start`: up to where it is right; 0 where it is wrong."""
-        block = start // BLOCK_BYTES
-        is_right = await self._parts.workers.run(self._parts.segments.verify_block, location, block)
-        return min(stop, (block + 1) * BLOCK_BYTES) if is_right else 0
 
     async def _lose(self, extent: Extent, why: str) -> None:
         """Do without an extent that cannot be served: from elsewhere, from the origin, or not at all."""
@@ -418,7 +306,7 @@ class VersionBody:
         return DirtyBytesLostError(f"{self._name}: acknowledged bytes cannot be read: {why}")
 
     def _look_again(self) -> None:
-        held = self._parts.source.hold(self._name, self._record, ByteRange(self._position, self._stop))
+        held = self._parts.holdings.hold(self._name, self._record, ByteRange(self._position, self._stop))
         self._pin.release()
         self._record, extents, self._pin, _ = held
         lost = self._lost
@@ -533,44 +421,29 @@ class VersionBody:
             return
         is_whole = self._position == 0 and stop == self._record.size
         check = whole_check(self._record.checksums) if is_whole else None
-        self._stream = _Stream(answer.chunks(), opening, stop, check)
+        self._stream = OriginStream(opening, answer, stop, check)
         self.result, self.reason = CacheResult.BYPASS, str(reason)
 
-    async def _next_of_stream(self, stream: _Stream) -> bytes | None:
+    async def _next_of_stream(self, stream: OriginStream) -> bytes | None:
         if self._position == stream.stop:
             await self._close_stream()
             return None
         try:
-            chunk = await anext(stream.chunks, b"")
+            chunk = await stream.next_chunk(self._position)
         except OriginUnavailableError as error:
             await self._close_stream()
+            if stream.is_refuted:
+                await self._parts.source.forget(self._name, self._record)
+                raise self._refuted(error) from error
             self._count_cut(error)
             return None
-        if not chunk:
-            await self._close_stream()
-            self._count_cut(incomplete(self._position, stream.stop))
-            return None
-        if stream.check is not None:
-            await self._compare(stream.check, chunk, is_last=self._position + len(chunk) == stream.stop)
         self._parts.source.count_bytes(from_cache=0, from_origin=len(chunk))
         return chunk
-
-    async def _compare(self, check: WholeCheck, chunk: bytes, *, is_last: bool) -> None:
-        """Take the next chunk of a whole object into account, before it is given. A chunk is small enough for the loop."""
-        check.update(chunk)
-        if not is_last:
-            return
-        try:
-            check.verify()
-        except OriginUnavailableError as error:
-            await self._close_stream()
-            await self._parts.source.forget(self._name, self._record)
-            raise self._refuted(error) from error
 
     async def _close_stream(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
-            await stream.opening.__aexit__(None, None, None)
+            await stream.close()
 
 
 def _covering(extents: tuple[Extent, ...], position: int) -> Extent | None:

@@ -15,9 +15,9 @@ from typing import Final
 
 from storage.asks import Ask
 from storage.errors import NotNeededError, OriginUnavailableError, OverloadedError
+from storage.holdings import Holdings
 from storage.origin_reads import OriginReads, Told, late
 from storage.singleflight import SingleFlight
-from storage.supply import Supply
 from storage.types import BLOCK_BYTES, ObjectName, RangeSpec
 
 Stretch = tuple[ObjectName, int]
@@ -38,16 +38,16 @@ class _Loan:
 class ColdReads:
     """The cold reads of clients, or of those who ask ahead of them."""
 
-    def __init__(self, reads: OriginReads, supply: Supply, clients: "ColdReads | None" = None) -> None:
+    def __init__(self, reads: OriginReads, holdings: Holdings, clients: "ColdReads | None" = None) -> None:
         """Begin with none.
 
         Args:
             reads: Asks the origin.
-            supply: Says what is here.
+            holdings: Says what is here.
             clients: Those ahead of which these are asked; None for clients' own.
         """
         self._reads = reads
-        self._supply = supply
+        self._holdings = holdings
         self._clients = clients
         self._loans: dict[Stretch, _Loan] = {}
         self.flights: Final[Flights] = SingleFlight()
@@ -96,7 +96,7 @@ class ColdReads:
 
     def _is_served(self, stretch: Stretch) -> bool:
         """Whether a client's cold read has been asked for, by these or ahead of them, or has brought something."""
-        record = self._supply.record(stretch[0])
+        record = self._holdings.record(stretch[0])
         return self.is_asking(stretch) or (record is not None and bool(record.extents))
 
     # --- ahead of clients --------------------------------------------------------------------------------------------

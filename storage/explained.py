@@ -79,7 +79,7 @@ def object_report(
     """
     read_as = "" if str(name) == place else str(name)
     report = ObjectReport(place, now_s, read_as, last_answer=last_answer)
-    record = components.supply.record(name)
+    record = components.holdings.record(name)
     entry = components.dirty_rows.newest(name)
     if entry is not None:
         report = _pending(components, name, entry, report)
@@ -120,7 +120,7 @@ def _of_version(
     freshness, now_s, trusted_epoch, doubted_at_s = components.reader.circumstances(name)
     stands = standing(record, freshness, now_s, trusted_epoch, doubted_at_s)
     is_covering = may_serve_stale(record, freshness, now_s, trusted_epoch, doubted_at_s)
-    held = components.supply.held(name, record, ByteRange(0, record.size))
+    held = components.holdings.held(name, record, ByteRange(0, record.size))
     extents = () if held is None else held.extents
     if held is not None:
         held.pin.release()

@@ -1,20 +1,21 @@
 """One version of an object, open for reading."""
 
-from storage.bodies import Held, VersionBody
+from storage.bodies import VersionBody
+from storage.body_source import BodyParts
 from storage.fills import Fill
+from storage.holdings import Held
 from storage.reasons import joined_reasons
-from storage.supply import Supply
 from storage.types import ByteRange, CacheResult, ObjectName
 
 
 class Opened:
     """`requests.OpenObject`: a version, pinned since its row was read, and the fill that its opening began."""
 
-    __slots__ = ("_body", "_fill", "_held", "_name", "_reason", "_supply", "record", "result")
+    __slots__ = ("_body", "_fill", "_held", "_name", "_parts", "_reason", "record", "result")
 
     def __init__(
         self,
-        supply: Supply,
+        parts: BodyParts,
         name: ObjectName,
         held: Held,
         result: CacheResult,
@@ -22,7 +23,7 @@ class Opened:
         fill: Fill | None = None,
     ) -> None:
         """Take over the pin of `held`, and the join of `fill`."""
-        self._supply = supply
+        self._parts = parts
         self._name = name
         self._held: Held | None = held
         self._fill = fill
@@ -45,7 +46,7 @@ class Opened:
         held = self._held_for(span)
         fill, self._fill = self._fill, None
         body = self._body = VersionBody(
-            self._supply.body_parts,
+            self._parts,
             self._name,
             held,
             span,
@@ -61,7 +62,7 @@ class Opened:
         if held is not None and held.span.start <= span.start and span.stop <= held.span.stop:
             self._held = None
             return held
-        return self._supply.hold(self._name, self.record, span)
+        return self._parts.holdings.hold(self._name, self.record, span)
 
     def take_fill(self) -> Fill | None:
         """Give the fill that the opening began or joined, if it has not been read from; whoever takes it leaves it."""

@@ -21,6 +21,7 @@ from storage.errors import NoSuchKeyError, OriginRefusedError
 from storage.family import Family
 from storage.fills import Fill
 from storage.generations import Generations, Watch
+from storage.holdings import Holdings
 from storage.ids import Ids
 from storage.openings import OpenAnswer
 from storage.origin.answers import OriginAnswer
@@ -51,6 +52,7 @@ class OriginReadsParts:
     generations: Generations
     ids: Ids
     clock: Clock
+    holdings: Holdings
     supply: Supply
     epoch: int
     absent: AbsentKeys
@@ -221,7 +223,7 @@ class OriginReads:
 
     def _already_known(self, name: ObjectName, found: OriginObject) -> Told | None:
         """Find the version that a reader of another stretch stored while this answer came."""
-        record = self._parts.supply.record(name)
+        record = self._parts.holdings.record(name)
         if record is None or record.state is not ObjectState.CLEAN or not is_same(record, found):
             return None
         return Told(record)
@@ -234,7 +236,7 @@ class OriginReads:
         return Validated(self._parts.clock.wall_s(), -epoch if self.is_foreign else epoch)
 
     def _note_absent(self, name: ObjectName, watch: Watch, question: Question) -> None:
-        if not self.is_foreign and watch.is_current and self._parts.supply.record(name) is None:
+        if not self.is_foreign and watch.is_current and self._parts.holdings.record(name) is None:
             self._parts.absent.note(name, question)
 
     async def _store(

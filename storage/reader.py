@@ -34,6 +34,7 @@ from storage.cold_reads import ColdReads, stretch_of
 from storage.errors import NoSuchKeyError, OriginUnavailableError, OverloadedError
 from storage.fills import Fill
 from storage.freshness import NO_EPOCH_TRUSTED, Verdict, as_shown, judge, may_serve_stale
+from storage.holdings import Holdings
 from storage.opened import Opened, joined
 from storage.origin.client import OriginClient
 from storage.origin_reads import OriginReads, Told, late
@@ -69,6 +70,7 @@ class ReaderParts:
     """
 
     reads: OriginReads
+    holdings: Holdings
     supply: Supply
     policies: Callable[[], PolicyTable]
     clock: Clock
@@ -86,6 +88,7 @@ class Reader:
         """Make a reader; `clients` is the one ahead of whose clients it asks."""
         self._parts = parts
         self._reads = parts.reads
+        self._holdings = parts.holdings
         self._supply = parts.supply
         self._ask = FOR_READ
         self._others: dict[tuple[str, bool], Reader] = {}
@@ -93,7 +96,7 @@ class Reader:
         self._heads: SingleFlight[ObjectName, Told | None] = SingleFlight()
         self._colds: ColdReads = ColdReads(
             parts.reads,
-            parts.supply,
+            parts.holdings,
             None if clients is None else clients._colds,  # noqa: SLF001  of the same class
         )
 
@@ -117,7 +120,7 @@ class Reader:
             NotNeededError: Only of a reader that asks ahead of clients: they have asked themselves, or it is wanted no more.
         """
         for _ in range(SHARED_ATTEMPTS_MAX):
-            record = self._supply.record(name)
+            record = self._holdings.record(name)
             is_described_only = metadata_only or (wanted is not None and wanted.start is None)
             part = NO_BYTES if metadata_only else wanted
             if record is not None and (
@@ -175,7 +178,7 @@ class Reader:
 
     def knows(self, name: ObjectName) -> bool:
         """Say whether the index has a row of the name."""
-        return self._supply.record(name) is not None
+        return self._holdings.record(name) is not None
 
     def absence(self, name: ObjectName) -> Absence | None:
         """Say whether the origin is known not to have an object of which nothing is known here; never to another authority."""
@@ -241,7 +244,7 @@ class Reader:
         """Open what was told, as the row holds it now; None where the row has moved on since."""
         if not told.is_kept:
             return self._held(name, told.record, part, result, reason, told.fill)
-        current = self._supply.record(name)
+        current = self._holdings.record(name)
         if current is None or current.version_id != told.record.version_id:
             return None
         return self._held(name, current, part, result, reason, told.fill)
@@ -257,8 +260,12 @@ class Reader:
     ) -> Opened | None:
         """Open a version whose row was read in this step; None where the key has moved on meanwhile."""
         span = (part or RangeSpec(start=0)).resolve(record.size) or ByteRange(0, 0)
-        held = self._supply.held(name, record, span)
-        return None if held is None else Opened(self._supply, name, held, result, reason, joined(fill))
+        held = self._holdings.held(name, record, span)
+        return (
+            None
+            if held is None
+            else Opened(self._supply.body_parts, name, held, result, reason, joined(fill))
+        )
 
     # --- unknown objects ---------------------------------------------------------------------------------------------
 
@@ -284,7 +291,7 @@ class Reader:
         (see the head of the module).
         """
         for _ in range(ROW_READS_MAX):
-            record = self._supply.record(name)
+            record = self._holdings.record(name)
             if record is not None and record.state is not ObjectState.CLEAN:
                 opened = self._held(name, record, part, CacheResult.HIT)
                 if opened is not None:

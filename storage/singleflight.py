@@ -48,9 +48,12 @@ class SingleFlight(Generic[K, T]):
             OverloadedError: The owner is closing.
             Exception: What the work raised, the same to each who waits.
         """
-        if key not in self._flights and not self._is_closed:
-            self._flights[key] = _Flight(self._start(key, work))
-        return await self.join(key)
+        if self._is_closed:
+            raise OverloadedError("shutting down")
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = self._flights[key] = _Flight(self._start(key, work))
+        return await self._wait(key, flight)
 
     async def join(self, key: K) -> T:
         """Give the result of the work of `key` that is under way; else as `run`."""

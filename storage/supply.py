@@ -1,6 +1,6 @@
-"""What bodies ask for: the bytes of a version that are here, a fill for those that are not, and how to do without.
+"""What bodies ask for where bytes of a version are not here: a fill that brings and keeps them, or the origin's answer alone.
 
-`bodies.VersionSource` over index, segments and origin. Owns the fills.
+`body_source.VersionSource` over the origin, segments and the eviction policy. Owns the fills.
 """
 
 import copy
@@ -10,17 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 
-from storage import keys
 from storage.ahead import Ahead
 from storage.applier import Applier
 from storage.asks import FOR_READ, Ask, Intent
-from storage.blocks import MissingSpan, plan
-from storage.bodies import BodyParts, Held
+from storage.body_source import BodyParts
 from storage.cached import AddExtents, DropExtents, ForgetVersion
 from storage.clock import Clock
 from storage.errors import (
     DiskFailedError,
-    EngineClosedError,
     NoSuchKeyError,
     NotNeededError,
     ObjectChangedError,
@@ -29,19 +26,18 @@ from storage.errors import (
     UnknownOutcomeError,
 )
 from storage.eviction import EvictionPolicy, ExtentUse
-from storage.family import Family
 from storage.fill_table import FillTable
 from storage.fills import Fill, FillAtTurn, FillParts, Proof
+from storage.holdings import Holdings
 from storage.openings import FillAnswer, Opening, beginning
 from storage.origin.client import OriginClient
 from storage.policy import PolicyTable
 from storage.readahead import ReadaheadSettings
 from storage.reasons import Reason
-from storage.records import ObjectRecord, ObjectState
-from storage.rows import RowSource, decode_object, read_extents_in, row_at
+from storage.records import ObjectRecord
 from storage.segments import SegmentStore
 from storage.stats import Stats
-from storage.types import BLOCK_BYTES, ByteRange, Checksum, Extent, ObjectName, Priority
+from storage.types import ByteRange, Checksum, Extent, ObjectName, Priority
 from storage.unkept import UnkeptBudget, UnkeptFill
 from storage.unreadable import Unreadable
 from storage.workers import Workers
@@ -50,9 +46,6 @@ F = TypeVar("F", bound=Fill)
 
 INDEX_FAILURES: Final = (UnknownOutcomeError, DiskFailedError)
 """The index takes no writes: reads go on and keep nothing."""
-
-READS_MAX: Final = 100
-"""So often in a row a version's rows are read again because they were changed between two reads."""
 
 
 @dataclass(slots=True)
@@ -68,7 +61,7 @@ class SupplyParts:
         room_bytes_min: What reclaim keeps free; what a fill finds above it, and a segment more, nothing has to go for.
     """
 
-    index: RowSource
+    holdings: Holdings
     segments: SegmentStore
     applier: Applier
     origin: OriginClient
@@ -90,7 +83,6 @@ class _Ends:
     """What has ended, for a supply and all that ask as others over the same fills."""
 
     has_ended_fills: bool = False
-    is_retired: bool = False
 
 
 class Supply:
@@ -109,8 +101,11 @@ class Supply:
             parts.stats,
             parts.keep_bytes_max,
             can_ask_ranges=lambda: not parts.origin.counters.is_ignoring_ranges,
+            missing=parts.holdings.missing,
         )
-        self.body_parts = BodyParts(self, parts.segments, self._fills, parts.workers, self._ahead)
+        self.body_parts = BodyParts(
+            self, parts.holdings, parts.segments, self._fills, parts.workers, self._ahead
+        )
 
     def signed_by(self, origin: OriginClient, ask: Ask = FOR_READ) -> "Supply":
         """Give a supply that asks as another authority, or ahead of readers, over the same fills: what one brings, the other follows.
@@ -137,51 +132,8 @@ class Supply:
         """Give the fill on its way that brings a byte of a version and keeps it, however far it is from it; None where none does."""
         return self._fills.bringing(record.version_id, position)
 
-    def record(self, name: ObjectName) -> ObjectRecord | None:
-        """Read the object's row."""
-        return row_at(self._parts.index, Family.OBJECTS, keys.object_key(name.shelf, name.key), decode_object)
-
-    def hold(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Held:
-        """Read what is known and present of `span` of a version now, and pin it; see `bodies.VersionSource`."""
-        present = None if self._ends.is_retired else self.record(name)
-        if present is not None and present.version_id == record.version_id:
-            held = self.held(name, present, span)
-            if held is not None:
-                return held
-        if record.state is not ObjectState.CLEAN:
-            raise ObjectChangedError(f"{name} was written since it was opened")
-        return self._pinned(record, record.extents, ByteRange(0, record.size))
-
-    def held(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Held | None:
-        """Pin what a row that was read in this step names of `span`; None where the key has moved on meanwhile.
-
-        Extents that are not in the row itself are read after it, and the writer thread goes on: so they count only
-        if the row, read once more, is still of the version.
-
-        Raises:
-            EngineClosedError: The supply is retired.
-            OverloadedError: The rows were changed all the time.
-        """
-        if self._ends.is_retired:
-            raise EngineClosedError("the cache directory was re-opened; ask again", retry_after_s=1.0)
-        for _ in range(READS_MAX):
-            if not record.extents_spilled:
-                return self._pinned(record, record.extents, ByteRange(0, record.size))
-            extents = read_extents_in(self._parts.index, record, _in_blocks(span)) if span.length else ()
-            present = self.record(name)
-            if present is None or present.version_id != record.version_id:
-                return None
-            if present.extents_spilled:
-                return self._pinned(present, extents, span)
-            record = present
-        raise OverloadedError(f"{name} is changed faster than its rows are read")
-
-    def _pinned(self, record: ObjectRecord, extents: tuple[Extent, ...], span: ByteRange) -> Held:
-        segment_ids = {extent.location.segment_id for extent in extents}
-        return Held(record, extents, self._parts.segments.pin(segment_ids), span)
-
     def start_fill(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
-        """Begin to bring `span` of a version; see `bodies.VersionSource`."""
+        """Begin to bring `span` of a version; see `body_source.VersionSource`."""
         fill = self._new_fill(name, record, span, record.checksums, Fill) or self._new_unkept(
             name, record, span
         )
@@ -219,7 +171,10 @@ class Supply:
         told = told or record.checksums
         first = self._ahead.first_piece(record, span, told)
         joint = self._ahead.joint(record, span, told) if first.length < span.length else None
-        fill = await self._new_fill_with_room(name, record, first, told)
+        try:
+            fill = self._new_fill(name, record, first, told, Fill)
+        except OverloadedError:
+            fill = await self._new_fill_with_room(name, record, first, told)
         del joint  # the fill keeps it from here on
         is_read = self._ask.is_read
         if fill is None and is_read:
@@ -248,7 +203,7 @@ class Supply:
         def show() -> None:
             if self._fills.shows(version_id, fill):
                 return  # sent again
-            is_here = self.missing(name, record, span) == ()
+            is_here = self._parts.holdings.missing(name, record, span) == ()
             is_wanted_still = self._ask.is_wanted() and fill.readers > 0
             if is_here or not is_wanted_still or self._fills.bringing(version_id, span.start) is not None:
                 raise NotNeededError(f"{name} is here, on its way or passed")
@@ -267,31 +222,12 @@ class Supply:
             self._fills.start(record.version_id, fill, asking)
         return fill
 
-    def missing(
-        self, name: ObjectName, record: ObjectRecord, span: ByteRange
-    ) -> tuple[ByteRange, ...] | None:
-        """Say what of `span` of a version has to be asked of the origin; see `ahead.PieceSource`."""
-        present = None if self._ends.is_retired else self.record(name)
-        if present is None or present.version_id != record.version_id:
-            return None
-        extents = (
-            read_extents_in(self._parts.index, present, _in_blocks(span))
-            if present.extents_spilled
-            else present.extents
-        )
-        spans = plan(span, record.size, extents)
-        return tuple(
-            ByteRange(one.fetch_start, one.fetch_stop) for one in spans if isinstance(one, MissingSpan)
-        )
-
     async def _new_fill_with_room(
         self, name: ObjectName, record: ObjectRecord, span: ByteRange, told: tuple[Checksum, ...]
     ) -> Fill | None:
-        try:
-            return self._new_fill(name, record, span, told, Fill)
-        except OverloadedError:
-            if not await self.make_room(name, span):
-                return None
+        """Wait for room, and make a fill; None where it does not come."""
+        if not await self.make_room(name, span):
+            return None
         try:
             return self._new_fill(name, record, span, told, Fill)
         except OverloadedError:
@@ -340,13 +276,13 @@ class Supply:
         return segments.room_bytes >= self._parts.room_bytes_min + segments.segment_bytes
 
     def why_not_kept(self, span: ByteRange) -> str:
-        """Say why no fill was begun for `span`; see `bodies.VersionSource`."""
+        """Say why no fill was begun for `span`; see `body_source.VersionSource`."""
         if self._ends.has_ended_fills:
             return Reason.NOT_KEPT
         return Reason.TOO_LARGE if span.length > self._parts.keep_bytes_max else Reason.NOT_ADMITTED
 
     async def make_room(self, name: ObjectName, span: ByteRange) -> bool:
-        """Wait a bounded time for room to begin a fill; see `bodies.VersionSource`."""
+        """Wait a bounded time for room to begin a fill; see `body_source.VersionSource`."""
         del name
         return await self._parts.make_room(min(span.length, self._parts.piece_bytes))
 
@@ -360,7 +296,7 @@ class Supply:
         priority: Priority = Priority.FOREGROUND,
         on_turn: Callable[[], object] | None = None,
     ) -> AsyncIterator[FillAnswer]:
-        """Ask the origin for `span` of the version, and of no other; see `bodies.VersionSource`.
+        """Ask the origin for `span` of the version, and of no other; see `body_source.VersionSource`.
 
         `on_turn` is called when the request may go.
         """
@@ -390,7 +326,7 @@ class Supply:
 
     async def _quietly(self, change: AddExtents | DropExtents | ForgetVersion) -> bool:
         """Change clean rows; where the index takes no writes, do without: the next start asks the origin again."""
-        if self._ends.is_retired:
+        if self._parts.holdings.is_retired:
             return False
         try:
             return await self._parts.applier.change(change)
@@ -398,18 +334,18 @@ class Supply:
             return False
 
     def note_unreadable(self, name: ObjectName, record: ObjectRecord, why: str) -> None:
-        """Raise the alarm, where the version is still the newest; see `bodies.VersionSource`."""
-        if self._ends.is_retired:
+        """Raise the alarm, where the version is still the newest; see `body_source.VersionSource`."""
+        if self._parts.holdings.is_retired:
             # The next life's readers and flush look for themselves.
             return
-        newest = self.record(name)
+        newest = self._parts.holdings.record(name)
         if newest is not None and newest.version_id == record.version_id:
             self._parts.unreadable.note(name, why)
 
     def note_read(
         self, name: ObjectName, record: ObjectRecord, span: ByteRange, place: tuple[int, int] | None
     ) -> None:
-        """Tell the eviction policy of a read; see `bodies.VersionSource`."""
+        """Tell the eviction policy of a read; see `body_source.VersionSource`."""
         eviction = self._parts.eviction
         if place is None:
             eviction.accessed(self._use(name, record, span), None)
@@ -440,9 +376,4 @@ class Supply:
 
         What they lack they stream from the origin; a version that only the gateway had, and that they do not hold, is cut.
         """
-        self._ends.has_ended_fills = self._ends.is_retired = True
-
-
-def _in_blocks(span: ByteRange) -> ByteRange:
-    """Widen a span to whole blocks: so far outwards a plan looks for what is here."""
-    return ByteRange(span.start - span.start % BLOCK_BYTES, -(-span.stop // BLOCK_BYTES) * BLOCK_BYTES)
+        self._ends.has_ended_fills = self._parts.holdings.is_retired = True

@@ -150,7 +150,7 @@ class WarmSource:
 
     async def _bring(self, components: Components, wanted: Wanted) -> Brought:
         name, reader = wanted.name, components.reader
-        known = components.supply.record(name)
+        known = components.holdings.record(name)
         if known is not None and _is_as_told(reader, name, known, wanted.listed):
             span = _span(known, wanted)
             if wanted.metadata_only or not _missing(components, name, known, span):
@@ -252,9 +252,9 @@ def _missing(
     """
     if not span.length:
         return None
-    present = components.supply.record(name)
+    present = components.holdings.record(name)
     is_present = present is not None and present.version_id == record.version_id
-    held = components.supply.held(name, present, span) if present is not None and is_present else None
+    held = components.holdings.held(name, present, span) if present is not None and is_present else None
     if held is None:
         raise ObjectChangedError(f"{name} was written since it was opened")
     held.pin.release()

@@ -65,7 +65,7 @@ async def test_what_was_written_here_stays_listed_when_the_origin_was_asked_abou
         found = lines(running)
 
         assert [(line.key, line.state) for line in found] == [("k", ""), ("made", "")]
-        asked = running.engine._components.supply.record(ObjectName(BUCKET, "k"))
+        asked = running.engine._components.holdings.record(ObjectName(BUCKET, "k"))
         assert asked is not None
         assert asked.origin is not None
         assert asked.origin.last_modified_s > 0

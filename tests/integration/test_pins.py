@@ -249,7 +249,7 @@ async def test_a_fill_in_the_order_that_was_announced_says_so_and_whether_there_
         at_origin(running, pinned=0, scanned=1)
         await read(running, "scan/0")
         supply, name = running.engine._components.supply, ObjectName(BUCKET, "scan/0")
-        record, asked = supply.record(name), []
+        record, asked = running.engine._components.holdings.record(name), []
         assert record is not None
         monkeypatch.setattr(supply._parts.eviction, "admit", lambda _, **told: asked.append(told))
         following = supply.signed_by(supply._parts.origin, Ask(Intent.NEXT))

@@ -41,7 +41,7 @@ OTHER = random.Random(2).randbytes(SIZE)
 
 def cached_bytes(running: RunningEngine) -> int:
     """Say how much of the object the index knows as present."""
-    row = running.engine._components.supply.record(NAME)
+    row = running.engine._components.holdings.record(NAME)
     return 0 if row is None else sum(extent.stop - extent.start for extent in row.extents)
 
 
@@ -303,7 +303,7 @@ async def test_a_short_answer_that_agrees_with_itself_is_neither_given_whole_nor
         with pytest.raises((OriginUnavailableError, ObjectChangedError)):
             await running.get("key")
         await running.fills_ended()
-        kept = running.engine._components.supply.record(NAME)
+        kept = running.engine._components.holdings.record(NAME)
         got = await running.get("key")
         await running.fills_ended()
         again = await running.get("key")
@@ -372,7 +372,7 @@ async def test_other_bytes_of_the_same_length_are_found_out(*, keeps: bool, is_k
         with pytest.raises(OriginUnavailableError) as failure:
             await running.get("key")
         await running.fills_ended()
-        kept = running.engine._components.supply.record(NAME)
+        kept = running.engine._components.holdings.record(NAME)
 
         assert failure.value.code == "BadAnswer"
         assert kept is None

@@ -33,7 +33,7 @@ async def warm(running: RunningEngine) -> None:
 
 def metadata_now(running: RunningEngine) -> tuple[tuple[str, str], ...]:
     """Read the user metadata of the object's row."""
-    row = running.engine._components.supply.record(NAME)
+    row = running.engine._components.holdings.record(NAME)
     assert row is not None
     return row.user_metadata
 
@@ -158,7 +158,7 @@ async def test_a_change_of_metadata_within_the_second_of_the_date_is_seen_and_co
         running.clock.ahead_s = 61.0
 
         got = await running.get("key")
-        row = running.engine._components.supply.record(NAME)
+        row = running.engine._components.holdings.record(NAME)
 
         assert row is not None
         assert row.user_metadata == (("run", "2"),)
@@ -379,7 +379,7 @@ async def test_a_fill_that_a_write_overtook_adds_nothing_to_the_new_version() ->
         async with asyncio.TaskGroup() as group:
             read = group.create_task(running.get("key"))
             await gate.reached.wait()
-            await until(lambda: running.engine._components.supply.record(NAME) is not None)
+            await until(lambda: running.engine._components.holdings.record(NAME) is not None)
             await running.put("key", OTHER)
             gate.open()
         await running.fills_ended()

@@ -322,7 +322,7 @@ async def test_an_opened_object_that_is_not_read_leaves_its_fill() -> None:
         gate.open()
         await running.fills_ended()
 
-        row = running.engine._components.supply.record(NAME)
+        row = running.engine._components.holdings.record(NAME)
         assert row is not None
         assert sum(extent.stop - extent.start for extent in row.extents) == MIB
 

@@ -58,7 +58,7 @@ def ranges_asked(running: RunningEngine, size: int = SIZE) -> list[tuple[int, in
 
 def kept_bytes(running: RunningEngine) -> int:
     """Say how much of the object is cached."""
-    row = running.engine._components.supply.record(NAME)
+    row = running.engine._components.holdings.record(NAME)
     return 0 if row is None else sum(extent.stop - extent.start for extent in row.extents)
 
 

@@ -510,7 +510,7 @@ async def test_nothing_is_left_of_requests_that_were_not_sent() -> None:
         fill_origin(running, 1)
         await described(running, "data/k0000")
         supply = running.engine._components.supply
-        record = supply.record(ObjectName(BUCKET, "data/k0000"))
+        record = running.engine._components.holdings.record(ObjectName(BUCKET, "data/k0000"))
         assert record is not None
         used_bytes = running.engine._components.segments.used_bytes
         unwanted = supply.signed_by(supply._parts.origin, Ask(Intent.WARM_UP, lambda: False))

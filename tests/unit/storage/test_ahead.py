@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from storage.ahead import Ahead
 from storage.blocks import MissingSpan, plan
-from storage.bodies import BodyParts, VersionBody
+from storage.bodies import VersionBody
+from storage.body_source import BodyParts
 from storage.clock import SystemClock
 from storage.errors import DiskFullError, OriginUnavailableError
 from storage.fills import Fill, FillParts
@@ -56,12 +57,12 @@ class Supply(Source):
         self.workers = PlainWorkers()
         self.record = replace(self.record, size=SIZE, checksums=(crc_of(DATA),))
         self.stats = Stats()
-        self.ahead = Ahead(SETTINGS, self.fills, self.stats, 64 * MIB, lambda: True)
+        self.ahead = Ahead(SETTINGS, self.fills, self.stats, 64 * MIB, lambda: True, self.missing)
         self.draws = draws
         self.failing = failing
         self.lets_through = lets_through
         self.pieces_begun = 0
-        self.parts = BodyParts(self, self.segments, self.fills, self.workers, self.ahead)
+        self.parts = BodyParts(self, self, self.segments, self.fills, self.workers, self.ahead)
 
     def reader(self, start: int, stop: int) -> VersionBody:
         """Plan a read of `[start, stop)`."""
@@ -69,7 +70,7 @@ class Supply(Source):
         return VersionBody(self.parts, NAME, self.hold(NAME, self.record, span), span)
 
     def missing(self, *asked: object) -> tuple[ByteRange, ...]:
-        """Say what is not here; `PieceSource.missing`."""
+        """Say what is not here; as `Holdings.missing`."""
         _, _, span = asked
         assert isinstance(span, ByteRange)
         spans = plan(span, SIZE, self.extents)

@@ -9,7 +9,8 @@ from typing import ParamSpec, TypeVar
 import pytest
 from msgspec.structs import replace
 
-from storage.bodies import CUTS_MAX, BodyParts, Held, VersionBody
+from storage.bodies import CUTS_MAX, VersionBody
+from storage.body_source import BodyParts
 from storage.cached import DropExtents
 from storage.checksums import checksums
 from storage.errors import (
@@ -22,6 +23,7 @@ from storage.errors import (
 from storage.fill_table import FillTable
 from storage.fills import Fill, FillParts
 from storage.hashers import ChecksumHasher
+from storage.holdings import Held
 from storage.records import FORMAT, ObjectRecord, ObjectState, OriginIdentity, Validated
 from storage.segments import SegmentLimits, SegmentStore
 from storage.types import (
@@ -57,7 +59,7 @@ class PlainWorkers:
 
 
 class Source:
-    """`VersionSource` over one version and an origin that holds `DATA`.
+    """`VersionSource`, and `Holder`, over one version and an origin that holds `DATA`.
 
     Attributes:
         asked: The spans asked of the origin, in order.
@@ -129,7 +131,7 @@ class Source:
         self, start: int = 0, stop: int = SIZE, *, fill: Fill | None = None, is_stale: bool = False
     ) -> VersionBody:
         """Plan a read."""
-        parts = BodyParts(self, self.segments, self.fills, self.workers)
+        parts = BodyParts(self, self, self.segments, self.fills, self.workers)
         held = self.hold(NAME, self.record, ByteRange(start, stop))
         return VersionBody(parts, NAME, held, ByteRange(start, stop), fill=fill, is_stale=is_stale)
 
@@ -144,9 +146,6 @@ class Source:
         assert (name, record.version_id) == (NAME, 1)
         pin = self.segments.pin({extent.location.segment_id for extent in self.extents})
         return Held(self.record, self.extents, pin, span)
-
-    def missing(self, *_: object) -> tuple[ByteRange, ...] | None:
-        raise AssertionError("nothing is read ahead here")
 
     def start_ahead(self, *_: object) -> Fill | None:
         raise AssertionError("nothing is read ahead here")

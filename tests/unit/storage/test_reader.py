@@ -167,7 +167,7 @@ async def test_a_read_between_a_cold_read_and_its_fill_shares_the_fill() -> None
         index_home.index.write = held_write  # type: ignore[method-assign]  # written, and not told yet
         async with asyncio.TaskGroup() as group:
             first = group.create_task(running.get("key"))
-            await until(lambda: running.engine._components.supply.record(NAME) is not None)
+            await until(lambda: running.engine._components.holdings.record(NAME) is not None)
             second = group.create_task(running.get("key"))
             await until(lambda: "2 waiters" in repr(running.engine._components.reader._colds))
             may_return.set()
@@ -274,7 +274,7 @@ async def test_no_question_is_asked_of_a_key_that_became_dirty_before_it_was_sen
         running.origin.store.put(BUCKET, "key", b"before")
         await running.get("key")
         reader = running.engine._components.reader
-        known = reader._supply.record(NAME)
+        known = reader._holdings.record(NAME)
         assert known is not None
         gate = running.origin.hold("PUT", "bucket/key")
         await running.put("key", b"acknowledged")

@@ -47,12 +47,12 @@ async def test_an_overwrite_between_row_and_extents_is_not_a_loss(running: Runni
 
 async def test_only_what_is_wanted_is_held(running: RunningEngine) -> None:
     """A range costs the extents of its blocks; a description none."""
-    supply = running.engine._components.supply
-    record = supply.record(NAME)
+    holdings = running.engine._components.holdings
+    record = holdings.record(NAME)
     assert record is not None
 
-    held = supply.held(NAME, record, ByteRange(5 * MIB + 7, 6 * MIB + 8))
-    described = supply.held(NAME, record, ByteRange(0, 0))
+    held = holdings.held(NAME, record, ByteRange(5 * MIB + 7, 6 * MIB + 8))
+    described = holdings.held(NAME, record, ByteRange(0, 0))
 
     assert held is not None
     assert described is not None
