@@ -11,7 +11,7 @@ from storage.segments import SegmentLimits, SegmentStore
 from storage.types import Stream
 
 ROOM_SEGMENTS = 4
-"""As `storage/assembly.py` keeps free."""
+"""As `storage/engine_parts.py` keeps free."""
 
 
 class NoBytes:

@@ -13,11 +13,11 @@ from gateway.context import ObjectStore
 from gateway.s3.checksums import completed_checksums
 from gateway.setting_values import Addressing, OriginKeys
 from gateway.settings import Settings
-from storage.assembly import EngineParts, EngineSettings, EngineWorkers
 from storage.authority import Authority
 from storage.clock import Clock, SystemClock
 from storage.early_flush import EarlyFlushSettings
 from storage.engine import Engine
+from storage.engine_parts import EngineParts, EngineSettings, EngineWorkers
 from storage.errors import DamagedError, FormatError
 from storage.filesystem import PosixFilesystem
 from storage.findings import Report

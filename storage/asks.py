@@ -1,4 +1,4 @@
-"""What for the origin is asked for bytes: they are read now, or will be. Pure.
+"""Why the origin is asked: for bytes that are read now, or that will be. Pure.
 
 A client's read asks as `FOR_READ`. Who asks ahead of clients says what for, and until when it is of use: such a request waits behind
 all others, and much may have happened by the time it may go.

@@ -19,9 +19,10 @@ from typing import ClassVar, Final, TypeVar
 
 from storage.acknowledged import acknowledged_line, acknowledged_page
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
-from storage.assembly import Components, EngineParts
+from storage.assembly import Components
 from storage.authority import Authority
 from storage.copied import CopiedContent
+from storage.engine_parts import EngineParts
 from storage.errors import (
     EngineClosedError,
     NoSuchKeyError,

@@ -24,7 +24,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
-from storage.assembly import Components, EngineParts, assemble
+from storage.assembly import Components, assemble
+from storage.engine_parts import EngineParts
 from storage.errors import DiskFullError, UnknownOutcomeError
 from storage.filesystem import disk_error
 from storage.hidden_writes import LOOK_EVERY_S

@@ -7,8 +7,9 @@ from typing import Final
 import msgspec
 
 from storage import keys
-from storage.assembly import Components, EngineParts
+from storage.assembly import Components
 from storage.dirty_rows import DirtyRows
+from storage.engine_parts import EngineParts
 from storage.errors import StorageError
 from storage.family import Family
 from storage.flush import FlushPlanner

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage.asks import FOR_WARM_UP, Ask
-from storage.assembly import Components, EngineSettings, Reading, room_bytes_min
+from storage.assembly import Components, Reading
 from storage.blocks import MissingSpan, plan
 from storage.clock import Clock
+from storage.engine_parts import EngineSettings, room_bytes_min
 from storage.errors import (
     DiskFullError,
     NotNeededError,

@@ -19,7 +19,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
-from storage.assembly import EngineWorkers
+from storage.engine_parts import EngineWorkers
 from storage.errors import (
     DiskFailedError,
     DiskFullError,

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from storage.assembly import EngineParts, EngineSettings, EngineWorkers
 from storage.clock import SystemClock
 from storage.early_flush import EarlyFlushSettings
 from storage.engine import Engine
+from storage.engine_parts import EngineParts, EngineSettings, EngineWorkers
 from storage.filesystem import Filesystem
 from storage.flush_events import FlushSettings
 from storage.origin.admission import Limiter

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
-from storage.assembly import EngineParts, EngineSettings, EngineWorkers
 from storage.engine import Engine
+from storage.engine_parts import EngineParts, EngineSettings, EngineWorkers
 from storage.filesystem import Filesystem
 from storage.flush_events import FlushSettings
 from storage.life import Life
