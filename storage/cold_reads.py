@@ -7,7 +7,9 @@
                └> ask behind all others; where a client has asked meanwhile, or it is wanted no more, nothing is sent (NotNeededError)
 
 So no client waits in the line of the lowest priority, and nothing is asked for twice. A question of a warm-up that has had its turn is
-lent: `_Loan`. What is asked is a stretch of an object, since a reader of another one need not wait for its bytes.
+lent: `_Loan`. Where one more request has to follow, it is a client's if one waits for it; else the loan is at an end.
+
+What is asked is a stretch of an object, since a reader of another one need not wait for its bytes.
 """
 
 from functools import partial
@@ -27,12 +29,13 @@ Flights = SingleFlight[Stretch, Told | None]
 
 
 class _Loan:
-    """A question of a warm-up that clients may join."""
+    """A question of a warm-up that clients may join; `clients` wait for it now."""
 
-    __slots__ = ("flights",)
+    __slots__ = ("clients", "flights")
 
     def __init__(self, flights: Flights) -> None:
         self.flights: Final = flights
+        self.clients = 0
 
 
 class ColdReads:
@@ -88,10 +91,13 @@ class ColdReads:
 
     async def _borrowed(self, loan: _Loan, stretch: Stretch) -> Told | None:
         """Join a question of a warm-up; where it fails, there is nothing to tell, and the client looks again and asks itself."""
+        loan.clients += 1
         try:
             told = await loan.flights.join(stretch)
         except (OriginUnavailableError, OverloadedError, NotNeededError):
             return None
+        finally:
+            loan.clients -= 1
         return None if told is None else late(told)
 
     def _is_served(self, stretch: Stretch) -> bool:
@@ -122,11 +128,21 @@ class ColdReads:
                 raise NotNeededError(f"{name} is asked for by a client, or passed")
             loans[stretch] = loan
 
-        try:
-            return await self._reads.read(name, wanted, lend)
-        finally:
+        def end_loan() -> None:
             if loans.get(stretch) is loan:
                 del loans[stretch]
+
+        def follow_up() -> OriginReads:
+            """Give who asks what is still to be asked: a client where one waits; else no client is to wait for it."""
+            if loan.clients:
+                return clients._reads  # noqa: SLF001  of the same class
+            end_loan()
+            return self._reads
+
+        try:
+            return await self._reads.read(name, wanted, lend, follow_up)
+        finally:
+            end_loan()
 
 
 def stretch_of(name: ObjectName, wanted: RangeSpec | None) -> Stretch:

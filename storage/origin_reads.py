@@ -176,10 +176,12 @@ class OriginReads:
         name: ObjectName,
         wanted: RangeSpec | None,
         on_turn: Callable[[], object] | None = None,
+        follow_up: "Callable[[], OriginReads] | None" = None,
     ) -> Told | None:
         """Ask for an object of which nothing is known, and begin to fill it from the same answer; None where the row is to be read again.
 
-        `on_turn` is called when the request may go; where it raises NotNeededError nothing is sent.
+        `on_turn` is called when the request may go; where it raises NotNeededError nothing is sent. A range behind the end is followed
+        by a HEAD, of these unless `follow_up` says of whom.
         """
         asked, question = self._asked_now(), self._parts.absent.question(name)
         with self._parts.generations.watch(name) as watch:
@@ -197,7 +199,8 @@ class OriginReads:
                 if error.status != RANGE_NOT_SATISFIABLE:
                     raise
                 # The range lies behind the end; the description alone lets the caller say so.
-                return await self._describe_watched(name, watch)
+                by = self if follow_up is None else follow_up()
+                return await by._describe_watched(name, watch)  # noqa: SLF001  of the same class
             told: Told | None = None
             try:
                 told = await self._answered(name, answer, watch, asked, OpenAnswer(answer, asking))

@@ -484,6 +484,61 @@ async def test_a_read_that_joined_a_warm_up_is_served_when_its_connection_had_go
         assert asked.count(Priority.WARM_UP) == 1
 
 
+BEHIND = RangeSpec(start=5 * MIB, stop=6 * MIB)
+
+
+async def warm_up_behind_the_end(running: RunningEngine) -> tuple[int, Gate]:
+    """Begin a warm-up of a range that the object does not have, its refusal held at the origin; give its job and the gate."""
+    gate = running.origin.hold("GET", f"{BUCKET}/data/k0000")
+    job = running.engine.warmer.start(WarmRequest(WarmKind.LIST))
+    running.engine.warmer.feed(job.job_id, 0, [WarmEntry(BUCKET, "data/k0000", BEHIND)], is_last=True)
+    await gate.reached.wait()
+    return job.job_id, gate
+
+
+async def test_a_read_that_joined_a_warm_up_of_a_range_behind_the_end_waits_in_no_line() -> None:
+    """The HEAD that follows the refusal is the read's."""
+    async with running_engine() as running:
+        fill_origin(running, 1)
+        asked = demands(running)
+        job_id, gate = await warm_up_behind_the_end(running)
+        reading = asyncio.get_running_loop().create_task(running.get("data/k0000", BEHIND))
+        await until(partial(has_joined, running))
+        gate.open()
+
+        assert (await reading).data == b""
+        await ended(running, job_id)
+        assert asked == [Priority.WARM_UP, Priority.FOREGROUND]
+
+
+async def test_a_read_does_not_join_a_warm_up_that_has_to_wait_once_more() -> None:
+    """Where nobody waits for it, the HEAD that follows the refusal of a range is in the line of the lowest priority."""
+    async with running_engine(limits=LimiterSettings(concurrency_start=4, concurrency_max=4)) as running:
+        fill_origin(running, 4)
+        asked = demands(running)
+        job_id, refused = await warm_up_behind_the_end(running)
+        gates = [running.origin.hold("GET", f"{BUCKET}/data/k{number:04}") for number in (1, 2, 3)]
+        loop = asyncio.get_running_loop()
+        slow = [loop.create_task(running.get(f"data/k{number:04}")) for number in (1, 2, 3)]
+        for gate in gates:
+            await gate.reached.wait()
+        # Whichever HEAD comes first; the slot that is left is the foreground's.
+        gates.append(running.origin.hold("HEAD", f"{BUCKET}/data/k0000"))
+        refused.open()
+        await until(lambda: asked.count(Priority.WARM_UP) == 2)
+        before = len(asked)
+        reading = loop.create_task(running.get("data/k0000", BEHIND))
+
+        await until(lambda: asked[before:] == [Priority.FOREGROUND, Priority.FOREGROUND])
+
+        for gate in gates:
+            gate.open()
+        assert (await reading).data == b""
+        for read in slow:
+            await read
+        await ended(running, job_id)
+
+
 async def test_a_warm_up_waits_for_a_fill_that_is_far_from_what_it_wants() -> None:
     """A reader so far ahead of a fill asks for itself; a warm-up has time, and asks the limiter for nothing."""
     async with running_engine(readahead=ReadaheadSettings(memory_bytes=0)) as running:
