@@ -34,11 +34,6 @@ class Ask(msgspec.Struct, frozen=True):
     intent: Intent = Intent.READ
     is_wanted: Callable[[], bool] = _always
 
-    @property
-    def is_read(self) -> bool:
-        """Whether a client reads the bytes now."""
-        return self.intent is Intent.READ
-
 
 FOR_READ: Final = Ask()
 FOR_WARM_UP: Final = Ask(Intent.WARM_UP)

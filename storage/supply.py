@@ -176,7 +176,7 @@ class Supply:
         except OverloadedError:
             fill = await self._new_fill_with_room(name, record, first, told)
         del joint  # the fill keeps it from here on
-        is_read = self._ask.is_read
+        is_read = self._ask.intent is Intent.READ
         if fill is None and is_read:
             first = span
             fill = self._new_unkept(name, record, span, told)
@@ -246,8 +246,8 @@ class Supply:
             return None
         if span.length > self._parts.keep_bytes_max:
             return None
-        use, ask = self._use(name, record, span), self._ask
-        is_next = ask.intent is Intent.NEXT
+        use, intent = self._use(name, record, span), self._ask.intent
+        is_next = intent is Intent.NEXT
         stream = self._parts.eviction.admit(use, has_room=self._has_room(), is_next=is_next)
         if stream is None:
             self._parts.stats.bypassed_bytes += span.length
@@ -265,7 +265,7 @@ class Supply:
         else:
             proof = Proof(told, lambda: self.forget(name, record))
         fill = kind(span, self._fill_parts, add, proof, joint, stream=stream)
-        if not ask.is_read:
+        if intent is not Intent.READ:
             fill.is_unread = True
             self._parts.eviction.announced(use)
         return fill
