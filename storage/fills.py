@@ -8,8 +8,8 @@ gathers a block, writes it to reserved segment space, and goes on. At any moment
 
 A reader follows at its own pace: what is written it sends from the segment, the rest (at most two blocks) from
 memory, and it waits for what has not arrived. So the first byte leaves as soon as the origin's first byte arrives, a
-late reader catches up from disk, and a slow one holds up nobody. Memory a fill: two blocks. A fill is in the table
-from the step in which it was planned, before the origin has answered, so that whoever comes meanwhile joins.
+late reader catches up from disk, and a slow one holds up nobody. Memory a fill: two blocks. Who looks for a fill to join finds it
+in `storage/fill_table.py`.
 
 Space is reserved a piece at a time, so that a fill that ends early leaves little of it dead, and a long one does not
 need all of its room at once. Each piece becomes one extent or, where it crosses a segment's end, a few. Blocks count

@@ -100,13 +100,7 @@ class Reader:
             None if clients is None else clients._colds,  # noqa: SLF001  of the same class
         )
 
-    async def open(
-        self,
-        name: ObjectName,
-        wanted: RangeSpec | None,
-        *,
-        metadata_only: bool,
-    ) -> Opened:
+    async def open(self, name: ObjectName, wanted: RangeSpec | None, *, metadata_only: bool) -> Opened:
         """Give one version of the object to read from.
 
         Args:

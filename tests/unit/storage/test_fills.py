@@ -17,7 +17,7 @@ from storage.errors import (
     OriginUnavailableError,
 )
 from storage.fill_table import FillTable
-from storage.fills import JOIN_AHEAD_BYTES_MAX, UNJOINED_BYTES_MAX, Fill, FillParts, Proof
+from storage.fills import JOIN_AHEAD_BYTES_MAX, UNJOINED_BYTES_MAX, Fill, FillAtTurn, FillParts, Proof
 from storage.hashers import ChecksumHasher
 from storage.requests import FileSpan
 from storage.segments import SegmentLimits, SegmentStore
@@ -180,6 +180,28 @@ async def test_a_complete_fill_tells_the_index_of_every_byte_with_its_checksums(
         assert bench.stored(extent) == DATA[extent.start : extent.stop]
         assert extent.location.checksums == checksums(DATA[extent.start : extent.stop])
     assert bench.is_settled()
+
+
+async def test_a_fill_is_found_from_the_step_on_in_which_it_is_shown() -> None:
+    """Before that nobody joins it, and it takes no room."""
+    bench = Bench()
+    parts = FillParts(bench.segments, bench.workers, bench._make_room, 2 * MIB)
+    fill = FillAtTurn(ByteRange(0, 100), parts, bench._add)
+    bench.table.start(VERSION, fill, bench.answer.opening(), is_shown=False)
+    fill.join()
+
+    before = (bench.table.find(VERSION, 5), bench.table.bringing(VERSION, 5), bench.table.has(VERSION))
+    reserved = bench.segments.used_bytes
+    bench.table.show(VERSION, fill)
+    after = (bench.table.find(VERSION, 5), bench.table.bringing(VERSION, 5), bench.table.has(VERSION))
+    bench.answer.feed(DATA[:100], b"")
+    await ended(bench)
+
+    assert before == (None, None, False)
+    assert reserved == 0
+    assert after == (fill, fill, True)
+    assert [bench.stored(extent) for extent in bench.added] == [DATA[:100]]
+    assert not bench.table.shows(VERSION, fill)
 
 
 async def test_a_fill_is_in_the_table_until_its_last_extent_is_known() -> None:

@@ -8,16 +8,11 @@ import zlib
 from collections.abc import Sequence
 
 import pytest
-from msgspec.structs import replace
 
-from storage import described
-from storage.described import record_of
 from storage.errors import NoSuchKeyError, OriginUnavailableError
 from storage.family import Family, IndexWrite
-from storage.origin.wire import OriginObject
 from storage.origin_reads import whole_blocks
 from storage.policy import Freshness, FreshnessMode, Policy
-from storage.records import Validated
 from storage.types import MIB, CacheResult, Checksum, ChecksumAlgorithm, ObjectName, RangeSpec
 from tests.fakes.origin_faults import Fault
 from tests.fakes.running_engine import BUCKET, FakeIndexHome, RunningEngine, running_engine, until
@@ -26,7 +21,6 @@ NAME = ObjectName(BUCKET, "key")
 ALWAYS = Policy(freshness=Freshness(FreshnessMode.ALWAYS))
 DATA = random.Random(1).randbytes(2 * MIB + 5)
 CRC32 = base64.b64encode(zlib.crc32(DATA).to_bytes(4)).decode()
-FOUND = OriginObject(10, "etag", 1_700_000_000, (("content-type", "text/plain"),), (("a", "b"),))
 
 
 @pytest.mark.parametrize(
@@ -45,32 +39,6 @@ FOUND = OriginObject(10, "etag", 1_700_000_000, (("content-type", "text/plain"),
 def test_a_cold_read_asks_for_whole_blocks(wanted: RangeSpec | None, asked: RangeSpec | None) -> None:
     """The range of the first request takes in what is wanted and no more blocks than that touches."""
     assert whole_blocks(wanted) == asked
-
-
-@pytest.mark.parametrize(
-    ("found", "is_same"),
-    [
-        (FOUND, True),
-        (replace(FOUND, etag="other"), False),
-        (replace(FOUND, size=11), False),
-        (replace(FOUND, last_modified_s=1_700_000_001), False),
-        (replace(FOUND, last_modified_s=1_699_999_999), False),
-    ],
-)
-def test_a_version_is_the_same_while_etag_size_and_date_are(found: OriginObject, is_same: bool) -> None:
-    """An older date is another version too: somebody put an old object back."""
-    record = record_of(FOUND, 1, Validated())
-
-    assert described.is_same(record, found) is is_same
-
-
-def test_a_flushed_version_learns_its_date_from_the_origin() -> None:
-    """What was written here does not know the origin's date until it is asked for the first time."""
-    record = record_of(FOUND, 1, Validated())
-    assert record.origin is not None
-    flushed = replace(record, origin=replace(record.origin, last_modified_s=0))
-
-    assert described.is_same(flushed, replace(FOUND, last_modified_s=1_800_000_000))
 
 
 async def test_a_made_up_range_does_not_charge_the_budget() -> None:
