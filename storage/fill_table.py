@@ -55,7 +55,7 @@ class FillTable:
             return False
         task = self._tasks.get(fill)
         if task is not None:
-            task.cancel()
+            task.cancel()  # before its first step too: nothing is asked then, and what is given up has no answer to close
         return True
 
     def start(self, version_id: int, fill: Fill, opening: Opening, *, is_shown: bool = True) -> None:
@@ -106,6 +106,7 @@ class FillTable:
                 fill.cut = cut
         tasks = tuple(self._tasks.values())
         for task in tasks:
-            task.cancel()
+            # Behind its first step, which enters its opening: one that holds an answer already is closed by being left.
+            task.get_loop().call_soon(task.cancel)
         if tasks:
             await asyncio.wait(tasks)

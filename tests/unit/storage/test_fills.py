@@ -19,6 +19,7 @@ from storage.errors import (
 from storage.fill_table import FillTable
 from storage.fills import JOIN_AHEAD_BYTES_MAX, UNJOINED_BYTES_MAX, Fill, FillAtTurn, FillParts, Proof
 from storage.hashers import ChecksumHasher
+from storage.openings import OpenAnswer
 from storage.requests import FileSpan
 from storage.segments import SegmentLimits, SegmentStore
 from storage.types import MIB, ByteRange, Checksum, ChecksumAlgorithm, Extent, Stream
@@ -451,16 +452,19 @@ async def _failure(fill: Fill, position: int) -> Exception | None:
     return None
 
 
-async def test_a_fill_that_is_closed_before_it_ran_is_ended_too() -> None:
-    """Its readers do not wait for ever, and its space is given up."""
+async def test_a_fill_that_is_closed_at_its_beginning_is_ended_and_its_answer_closed() -> None:
+    """Its readers do not wait for ever, its space is given up, and an answer that was open already holds no slot at the origin."""
     bench = Bench()
-    fill = bench.start(0, 100)
+    asking = bench.answer.opening()
+    fill = bench.fill(0, 100)
+    bench.table.start(VERSION, fill, OpenAnswer(await asking.__aenter__(), asking))
+    fill.join()
 
     await bench.table.close()
     with pytest.raises(EngineClosedError):
         await fill.wait_for(0)
 
-    assert not bench.answer.was_opened
+    assert not bench.answer.is_open
     assert bench.is_settled()
 
 
