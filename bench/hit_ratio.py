@@ -45,7 +45,14 @@ from bench.replay import CacheReplay, Outcome
 from bench.segment_s3fifo import SegmentS3Fifo
 from bench.traces import read_trace
 from bench.workloads import WORKLOADS, Workload
-from storage import gittins_policy, residents as extents, reuse, segment_files
+from storage import (
+    gittins_policy,
+    residents as extents,
+    reuse,
+    reuse_lessons,
+    segment_files,
+    segment_ranking,
+)
 from storage.eviction import EvictionPolicy, ExtentUse
 from storage.gittins_policy import GittinsPolicy
 from storage.identities import identity_of
@@ -69,17 +76,9 @@ OBJECTS_MIN = 20
 TUNABLE = {
     name: module
     for module, names in {
-        gittins_policy: (
-            *(
-                "ADMISSION_MARGIN",
-                "FREED_SHARE_MIN",
-                "LEARN_READS_MAX",
-                "LEARN_READS_MIN",
-                "LEARN_SHARE",
-                "LOOKS",
-            ),
-            *("RELEASE_CACHES", "SAMPLE_EXTENTS", "STREAMS_SEGMENTS_MIN", "WRITE_COST"),
-        ),
+        gittins_policy: ("ADMISSION_MARGIN", "STREAMS_SEGMENTS_MIN"),
+        segment_ranking: ("FREED_SHARE_MIN", "LOOKS", "SAMPLE_EXTENTS", "WRITE_COST"),
+        reuse_lessons: ("LEARN_READS_MAX", "LEARN_READS_MIN", "LEARN_SHARE", "RELEASE_CACHES"),
         reuse: ("ENTRIES_MAX", "EVENTS_MIN"),
         extents: ("GRAIN_BYTES",),
         segment_files: ("SEGMENTS_A_CACHE",),

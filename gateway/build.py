@@ -23,7 +23,7 @@ from storage.filesystem import PosixFilesystem
 from storage.findings import Report
 from storage.flush_events import FlushSettings
 from storage.fsck import check
-from storage.fsck_repair import RepairParts, repair, spare_segment_id
+from storage.fsck_repair import RepairParts, repair
 from storage.index import Index, RocksIndex
 from storage.index_aside import RocksRepairHome
 from storage.layered_index import RocksCopies
@@ -41,6 +41,7 @@ from storage.policy import PoliciesInForce
 from storage.readahead import ReadaheadSettings
 from storage.records import PartSize, UploadRecord
 from storage.refetch import Refetching
+from storage.repair_ids import spare_segment_id
 from storage.repair_outcome import RepairOutcome
 from storage.stats import Stats
 from storage.types import Checksum

@@ -17,7 +17,7 @@ import msgspec
 from storage import keys
 from storage.blocks import join_extents, merge_extents
 from storage.family import Family
-from storage.mutations import forget_clean, move
+from storage.mutations import forget_clean, move_extent
 from storage.records import (
     FORMAT,
     ObjectRecord,
@@ -235,19 +235,8 @@ def _owner(resident: ResidentRow) -> ResidentRow:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveClean:
-    """Clean bytes were re-appended elsewhere; each row takes the new place only if it still holds the old one."""
-
-    moves: Sequence[tuple[ResidentRow, Location, Location]]
-
-    def __call__(self, rows: Rows) -> int:
-        """Move what is still where it was; say how many moved."""
-        return sum(move(rows, resident, old, new) for resident, old, new in self.moves)
-
-
-@dataclass(frozen=True, slots=True)
-class Survivor:
-    """One extent that was appended elsewhere: at one place, or at several where segments ended."""
+class CleanMove:
+    """One clean extent that was re-appended elsewhere: at one place, or at several where segments ended."""
 
     resident: ResidentRow
     old: Location
@@ -255,34 +244,21 @@ class Survivor:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveSurvivors:
-    """What a segment keeps when it goes has other places; each row takes them only if it is clean and still holds the old one."""
+class MoveClean:
+    """Clean bytes have other places; each row takes them only if it is clean and still holds the old one."""
 
-    survivors: Sequence[Survivor]
+    moves: Sequence[CleanMove]
 
     def __call__(self, rows: Rows) -> list[bool]:
         """Move what is still where it was; say which moved."""
-        return [self._move(rows, survivor) for survivor in self.survivors]
+        return [self._move(rows, one) for one in self.moves]
 
-    def _move(self, rows: Rows, survivor: Survivor) -> bool:
-        resident, old = survivor.resident, survivor.old
+    def _move(self, rows: Rows, one: CleanMove) -> bool:
+        resident = one.resident
         record = rows.object(resident.bucket, resident.key)
-        if (
-            record is None
-            or record.version_id != resident.version_id
-            or record.state is not ObjectState.CLEAN
-        ):
-            return False
-        span = ByteRange(resident.start, resident.start + old.length)
-        held = [e for e in rows.extents_in(record, span) if e.start == resident.start and e.location == old]
-        if not held:
-            return False
-        added: list[Extent] = []
-        start = resident.start
-        for place in survivor.new:
-            added.append(Extent(start, start + place.length, place))
-            start += place.length
-        rows.change_extents(resident.bucket, resident.key, record, held, added)
-        rows.release(held, is_dirty=False)
-        rows.occupy(added, _owner(resident), is_dirty=False)
-        return True
+        return (
+            record is not None
+            and record.version_id == resident.version_id
+            and record.state is ObjectState.CLEAN
+            and move_extent(rows, record, resident, one.old, one.new)
+        )

@@ -6,16 +6,15 @@
                                                         └── effects ──> early flusher ──────────^
     all else    ──> through ──> origin
 
-`Engine` sends each call where it belongs. Components and their tasks are a `Life` (`storage/life.py`); when one fails of the disk, the
-engine opens the next, again and again until it succeeds, and holds the directory's lock all the while. `open` recovers the directory
-first; `run` is the owner's task; `close` ends in order and leaves the flush queue for the next start.
+`Engine` sends each call where it belongs. Components and their tasks are a `Life` (`storage/life.py`), and when one fails of the disk
+`Lives` (`storage/lives.py`) opens the next. `open` recovers the directory first; `run` is the owner's task; `close` ends in order and
+leaves the flush queue for the next start.
 """
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import ClassVar, Final, TypeVar
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import ClassVar
 
 from storage.acknowledged import acknowledged_line, acknowledged_page
 from storage.acknowledgements import AcknowledgedLine, AcknowledgedPage
@@ -23,29 +22,22 @@ from storage.assembly import Components
 from storage.authority import Authority
 from storage.copied import CopiedContent
 from storage.engine_parts import EngineParts
-from storage.errors import (
-    EngineClosedError,
-    NoSuchKeyError,
-    NotSupportedError,
-    StorageError,
-    UnknownOutcomeError,
-)
+from storage.errors import NoSuchKeyError, NotSupportedError
 from storage.explained import ObjectReport, object_report
 from storage.flush_events import Scope
 from storage.flush_waits import Barrier
-from storage.index import Index
 from storage.index_keeper import IndexKeeper
 from storage.life import Life
 from storage.listing import ListQuery, ListResult
+from storage.lives import Lives
 from storage.opened import Opened
 from storage.origin.wire import is_conditional
 from storage.own_store import OwnStore, OwnStoreParts, told_part
 from storage.publish import View, seen_through
 from storage.published_lister import OnGeneration, unheard
-from storage.records import FORMAT, BucketFacts, EpochEnded, ObjectRecord
-from storage.recovery import Recovered, probe_disk
-from storage.reopen_pace import ReopenPace
-from storage.reports import barrier_report, pending_page, quarantined_page, status_report, update_levels
+from storage.records import BucketFacts, ObjectRecord
+from storage.recovery import Recovered
+from storage.reports import barrier_report, pending_page, quarantined_page, status_report
 from storage.requests import (
     BarrierReport,
     Body,
@@ -67,23 +59,12 @@ from storage.requests import (
     UploadRequest,
     UploadsPage,
 )
-from storage.rows import Effects
 from storage.types import Checksum, ObjectName, PartSpan, Priority, RangeSpec
 from storage.uploads_lister import UploadsQuery
 from storage.warm_source import WarmSource
 from storage.warmer import Warmer
 
-log = logging.getLogger(__name__)
-
-FLUSH_GRACE_S: Final = 5.0
-"""So long a stop waits for flushes under way, so that none is left that may land later."""
-
-LIVES_MAX: Final = 10
-"""So often an opening for reading begins anew because the directory was re-opened meanwhile."""
-
 Headers = tuple[tuple[str, str], ...]
-
-T = TypeVar("T")
 
 
 class Engine:
@@ -94,27 +75,12 @@ class Engine:
     def __init__(self, parts: EngineParts, keeper: IndexKeeper, life: Life) -> None:
         self._parts = parts
         self._keeper = keeper
-        self._life = life
-        self._is_closed = False
-        self._is_draining = False
-        self._has_run = False
-        self._is_ready = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._has_ended = asyncio.Event()
-        # Not set while an attempt to re-open is under way, which a stop waits for; nor, reads waiting, while recovery is.
-        self._is_settled = asyncio.Event()
-        self._is_settled.set()
-        self._is_readable = asyncio.Event()
-        self._is_readable.set()
-        self._reopening = ReopenPace()
-        self._loop = asyncio.get_running_loop()
-        keeper.on_damage = self._note_damage
+        self._lives = lives = Lives(parts, keeper, life, self.life_type.open)
         low = parts.origin.at_priority(Priority.WARM_UP)
-        source = WarmSource(self._reading, lambda: self._components, low, parts.settings, parts.clock)
+        source = WarmSource(lives.reading, lambda: lives.components, low, parts.settings, parts.clock)
         self.warmer = Warmer(source, parts.clock, parts.stats)
         self.stats = parts.stats
         self.instance_id = life.recovered.layout.instance_id.hex()
-        life.components.state.listeners.append(self._see_levels)
 
     @classmethod
     async def open(cls, parts: EngineParts) -> "Engine":
@@ -134,203 +100,42 @@ class Engine:
 
     @property
     def _components(self) -> Components:
-        return self._life.components
+        return self._lives.life.components
 
     @property
     def _recovered(self) -> Recovered:
-        return self._life.recovered
+        return self._lives.life.recovered
 
     async def run(self) -> None:
         """Do the background work until `close`; a bug in any part of it ends all."""
-        self._life.load()
-        self._has_run = True
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                self._life.start(tasks, self._count_levels)
-                # Now rather than at the first turn, so that nobody reads that nothing is pending after a crash.
-                self._count_levels()
-                reopening = tasks.create_task(self._reopen_when_failed(tasks), name="re-open")
-                self._is_ready.set()
-                await self._stopping.wait()
-                reopening.cancel()
-                await self._life.stop()
-        finally:
-            self._has_ended.set()
+        await self._lives.run()
 
     async def ready(self) -> None:
         """Return when writes are accepted."""
-        await self._is_ready.wait()
-
-    def _count_levels(self) -> None:
-        update_levels(self._parts, self._components)
-
-    def _see_levels(self, _: Effects) -> None:
-        """Keep the levels in step with each batch, so that a scrape right after an acknowledgement shows it."""
-        self._count_levels()
-
-    def _note_damage(self, index: Index, damage: str) -> None:
-        """Hear of a row of an index that cannot be read, from whichever thread has met it."""
-        # A loop that has ended needs no other index.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._see_damage, index, damage)
-
-    def _see_damage(self, index: Index, damage: str) -> None:
-        if self._keeper.shows(index):
-            self._life.see_damage(damage)
-
-    # --- re-opening --------------------------------------------------------------------------------------------------
-
-    async def _reopen_when_failed(self, tasks: asyncio.TaskGroup) -> None:
-        """Replace each life that fails by the next one, tried until it is there; a stop ends it between two attempts."""
-        while True:
-            life = self._life
-            await life.has_failed.wait()
-            life.cut_writes()
-            self._reopening.begin(self._parts.clock.monotonic_s())
-            while self._life is life:
-                clock = self._parts.clock
-                await clock.sleep(self._reopening.wait_s(self._parts.rng.random(), clock.monotonic_s()))
-                if self._is_closed:
-                    return
-                self._is_settled.clear()
-                try:
-                    await self._try_to_reopen(life, tasks)
-                finally:
-                    self._is_settled.set()
-
-    async def _try_to_reopen(self, life: Life, tasks: asyncio.TaskGroup) -> None:
-        try:
-            await self._parts.workers.commit.run(probe_disk, self._parts.filesystem)
-            if not life.has_given_up:
-                await life.give_up_writing()
-                if life.is_index_damaged:
-                    self._keeper.condemn()
-                elif life.components.applier.has_index_failed:
-                    self._keeper.distrust()
-            opened = await self._open_next(life)
-        except (StorageError, OSError) as error:
-            self._reopening.failed(str(error))
-            self.stats.reopenings["failed"] += 1
-            log.warning("the cache directory cannot be re-opened yet: %s", error)
-            return
-        self._succeed(life, opened, tasks)
-        self._is_readable.set()
-        await life.retire()
-
-    async def _open_next(self, life: Life) -> Life:
-        """Open the next life; readers wait from here until that has failed, or it has begun."""
-        self._is_readable.clear()
-        self._keeper.hide()
-        try:
-            return await self.life_type.open(self._parts, self._keeper, life)
-        except BaseException:
-            self._keeper.end_attempt()
-            self._is_readable.set()
-            raise
-
-    def _succeed(self, life: Life, opened: Life, tasks: asyncio.TaskGroup) -> None:
-        """Let the next life begin; nothing is awaited here."""
-        opened.load()
-        opened.take_over(life, is_draining=self._is_draining)
-        opened.components.state.listeners.append(self._see_levels)
-        self._life = opened
-        opened.start(tasks, self._count_levels)
-        self._count_levels()
-        self._reopening.succeeded(self._parts.clock.monotonic_s())
-        self.stats.reopenings["done"] += 1
-        log.warning("the cache directory was re-opened, epoch %d: writes go on", opened.recovered.epoch)
+        await self._lives.ready()
 
     async def drain(self, timeout_s: float) -> BarrierReport:
         """Flush everything, delays or not; say what is left after `timeout_s`."""
-        self._is_draining = True
+        self._lives.is_draining = True
         barrier = self._components.flusher.drain()
         return await self.wait_barrier(barrier.barrier_id, timeout_s)
 
     async def close(self) -> None:
-        """Stop in order: no new call, fills and flushes cut, the last commits done, the index durable, the lock let go.
-
-        Makes `run` return. The flush queue is in the journal; the next start goes on with it.
-        """
-        if self._is_closed:
+        """Stop in order, and make `run` return; see `Lives.close`. The flush queue is in the journal; the next start goes on with it."""
+        if self._lives.is_closed:
             return
-        self._is_closed = True
+        self._lives.is_closed = True
         await self.warmer.close()
-        await self._is_settled.wait()
-        components, workers = self._components, self._parts.workers
-        await components.publisher.close()
-        await components.pointers.close()
-        await components.reader.close()
-        await components.early.close(FLUSH_GRACE_S)
-        has_settled = await components.flusher.close(FLUSH_GRACE_S)
-        await components.origin_uploads.close()
-        await components.facts.close()
-        try:
-            await self._end_epoch(has_settled=has_settled)
-        except StorageError as error:
-            log.warning("the stop is unclean: %s", error)
-        self._stopping.set()
-        if self._has_run:
-            await self._has_ended.wait()
-        await self._parts.adapters.aclose()
-        await workers.commit.run(self._recovered.journal.close)
-        await workers.index.run(self._keeper.release)
-        components.segments.close()
-        self._recovered.lock.close()
-        workers.commit.close()
-        workers.index.close()
-
-    async def _end_epoch(self, *, has_settled: bool) -> None:
-        """Let the next start trust what is cached: only where nothing is under way, and all of it is durable before.
-
-        Nor is a stop clean while something that was sent may yet land at the origin (not `has_settled`): the next start
-        then looks by HEAD after each first flush of a key.
-        Changes to clean rows are in no journal. Were one lost behind the mark, an old version would pass for a valid one.
-        """
-        components = self._components
-        is_quiet = not len(components.queue)
-        await components.applier.end_changes()
-        if not self._is_ready.is_set() or components.state.failure:
-            return
-        if not is_quiet or not has_settled:
-            log.warning("the stop is unclean: operations are under way")
-            return
-        await components.applier.checkpoint()
-        await components.commit.commit(
-            EpochEnded(FORMAT, self._recovered.epoch, self._recovered.trusted_epoch)
-        )
-
-    def _check_open(self) -> Components:
-        if self._is_closed or self._is_draining:
-            raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
-        return self._components
-
-    @asynccontextmanager
-    async def _writing(self, name: ObjectName | None = None) -> AsyncIterator[Components]:
-        """Let a write work in the block, on `name` if it is of one object; a failure of the disk cuts it.
-
-        Raises:
-            ReadOnlyError: The object lies under a published target, or has a manifest's name.
-            EngineClosedError: The gateway is stopping.
-            UnknownOutcomeError: The disk has failed, before or in the block, and the directory is not open again.
-        """
-        components = self._check_open()
-        if name is not None:
-            components.pointers.check_writable(name)
-        try:
-            async with self._life.write() as components:
-                yield components
-        except UnknownOutcomeError as error:
-            retry_after_s = self._reopening.retry_after_s(self._parts.clock.monotonic_s())
-            raise UnknownOutcomeError(str(error), retry_after_s=retry_after_s) from error
+        await self._lives.close()
 
     def own_store(self, authority: Authority) -> OwnStore:
         """Give the store as a client key sees it that has an authority of its own at the origin; it ends with the engine."""
         origin = self._parts.origin.signed_by(authority.credentials)
         control = self._parts.control.signed_by(authority.credentials)
         parts = OwnStoreParts(
-            reading=self._reading,
-            writing=self._writing,
-            components=self._check_open,
+            reading=self._lives.reading,
+            writing=self._lives.writing,
+            components=self._lives.check_open,
             origin=origin,
             control=control,
             note_read=self.warmer.note_read,
@@ -351,7 +156,7 @@ class Engine:
         """Hold one version of an object for reading; see `Reader.open`, and `Versions.open` for one that is named."""
         if self.warmer.follows_reads and not metadata_only:
             self.warmer.note_read(name)
-        return await self._reading(
+        return await self._lives.reading(
             lambda components: (components.versions if name.version_id else components.reader).open(
                 name, wanted, metadata_only=metadata_only
             ),
@@ -370,33 +175,11 @@ class Engine:
 
     async def view(self, name: ObjectName) -> View | None:
         """Say how a name under a published target is read; None where it means itself. See `Pointers.view`."""
-        return await self._reading(lambda components: components.pointers.view(name), needs_index=False)
-
-    async def _reading(
-        self, read: Callable[[Components], Coroutine[object, object, T]], *, needs_index: bool
-    ) -> T:
-        """Read, and begin anew where the directory was re-opened meanwhile: what cut the read says nothing of the object.
-
-        Raises:
-            EngineClosedError: The gateway is stopping.
-            StorageError: What the read failed with in the life that it began in, and that goes on.
-        """
-        for _ in range(LIVES_MAX):
-            if needs_index and not self._is_readable.is_set():
-                await self._is_readable.wait()
-            if self._is_closed:
-                break
-            life = self._life
-            try:
-                return await read(life.components)
-            except StorageError:
-                if life is self._life:
-                    raise
-        raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
+        return await self._lives.reading(lambda components: components.pointers.view(name), needs_index=False)
 
     async def put_object(self, request: PutRequest, content: Content) -> PutResult:
         """Store an object; see `Writer.put`."""
-        async with self._writing(request.name) as components:
+        async with self._lives.writing(request.name) as components:
             return await components.writer.put(request, content)
 
     async def delete_object(
@@ -408,7 +191,7 @@ class Engine:
         credential_id: str = "",
     ) -> DeleteResult:
         """Delete an object or a version of it; see `Writer.delete`."""
-        async with self._writing(name) as components:
+        async with self._lives.writing(name) as components:
             return await components.writer.delete(
                 name,
                 origin_reason=origin_reason,
@@ -423,7 +206,7 @@ class Engine:
 
         One that fails does not stop the others.
         """
-        async with self._writing() as components:
+        async with self._lives.writing() as components:
             await components.facts.facts(bucket)
             refused = components.pointers.refused_lines(bucket, [line.name.key for line in lines])
             allowed = [line for line in lines if line.name.key not in refused]
@@ -435,37 +218,37 @@ class Engine:
     ) -> PutResult:
         """Copy an object at the origin; see `Passing.copy_object`."""
         del credential_id
-        async with self._writing(target) as components:
+        async with self._lives.writing(target) as components:
             view = await components.pointers.view(source.plain)
             return await components.passing.copy_object(seen_through(view, source), target, headers)
 
     async def list_objects(self, query: ListQuery, on_generation: OnGeneration = unheard) -> ListResult:
         """Give one page of a listing; see `PublishedLister.page`."""
-        return await self._check_open().published_lister.page(query, on_generation)
+        return await self._lives.check_open().published_lister.page(query, on_generation)
 
     # --- buckets -----------------------------------------------------------------------------------------------------
 
     async def list_buckets(self) -> tuple[BucketEntry, ...]:
         """Give the origin's buckets."""
-        return await self._check_open().passing.list_buckets()
+        return await self._lives.check_open().passing.list_buckets()
 
     async def owner(self) -> Owner:
         """Say whose what is written here is at the origin."""
-        return await self._check_open().passing.account.owner()
+        return await self._lives.check_open().passing.account.owner()
 
     async def create_bucket(self, bucket: str, *, region: str, headers: Headers = ()) -> OriginReply:
         """Make a bucket at the origin."""
-        async with self._writing() as components:
+        async with self._lives.writing() as components:
             return await components.passing.create_bucket(bucket, region=region, headers=headers)
 
     async def delete_bucket(self, bucket: str) -> None:
         """Delete an empty bucket; see `Passing.delete_bucket`."""
-        async with self._writing() as components:
+        async with self._lives.writing() as components:
             await components.passing.delete_bucket(bucket)
 
     async def bucket_facts(self, bucket: str) -> BucketFacts:
         """Say what is known of a bucket, asking the origin where nothing is."""
-        return await self._check_open().facts.facts(bucket)
+        return await self._lives.check_open().facts.facts(bucket)
 
     # --- all else ----------------------------------------------------------------------------------------------------
 
@@ -476,15 +259,17 @@ class Engine:
         """
         if content is None:
             assert request.effect.is_read, f"{request.operation} writes, and has no body"
-            return await self._reading(lambda components: components.relay.read(request), needs_index=True)
-        async with self._writing(request.name if request.name.key else None) as components:
+            return await self._lives.reading(
+                lambda components: components.relay.read(request), needs_index=True
+            )
+        async with self._lives.writing(request.name if request.name.key else None) as components:
             return await components.relay.write(request, content)
 
     # --- uploads -----------------------------------------------------------------------------------------------------
 
     async def create_upload(self, request: UploadRequest) -> tuple[str, Headers]:
         """Open an upload, here or at the origin; its id says where."""
-        async with self._writing(request.name) as components:
+        async with self._lives.writing(request.name) as components:
             if await components.uploads.may_keep(request):
                 return await components.uploads.create(request), ()
             return await components.passing.create_upload(request), ()
@@ -493,21 +278,21 @@ class Engine:
         self, name: ObjectName, upload_id: str, number: int, content: Content, origin_headers: Headers = ()
     ) -> PutResult:
         """Store one part."""
-        async with self._writing(name) as components:
+        async with self._lives.writing(name) as components:
             if components.uploads.is_ours(upload_id):
                 return await components.uploads.put_part(name, upload_id, number, content)
             return await components.passing.upload_part(name, upload_id, number, content, origin_headers)
 
     def keeps_upload(self, upload_id: str) -> bool:
         """Whether an upload of this id is kept here, if there is one; else it is the origin's."""
-        return self._check_open().uploads.is_ours(upload_id)
+        return self._lives.check_open().uploads.is_ours(upload_id)
 
     async def copy_part(
         self, name: ObjectName, upload_id: str, number: int, body: Body, size: int
     ) -> PutResult:
         """Make a part, of an upload that is kept here, of bytes that were opened for reading; the body is closed in any case."""
         try:
-            async with self._writing(name) as components:
+            async with self._lives.writing(name) as components:
                 algorithm = components.uploads.open_upload(name, upload_id).checksum_algorithm
                 content = CopiedContent(body, size, algorithm, self._parts.workers.pool)
                 return await components.uploads.put_part(name, upload_id, number, content)
@@ -518,7 +303,7 @@ class Engine:
         self, source: ObjectName, name: ObjectName, upload_id: str, number: int, headers: Headers = ()
     ) -> PutResult:
         """Have the origin copy a part into an upload of its own; see `Passing.copy_part`."""
-        async with self._writing(name) as components:
+        async with self._lives.writing(name) as components:
             view = await components.pointers.view(source.plain)
             return await components.passing.copy_part(
                 seen_through(view, source), name, upload_id, number, headers
@@ -536,7 +321,7 @@ class Engine:
         origin_headers: Headers = (),
     ) -> PutResult:
         """Make an object of an upload's parts; `checksums` and `size` are what the client expects of it."""
-        async with self._writing(name) as components:
+        async with self._lives.writing(name) as components:
             if not components.uploads.is_ours(upload_id):
                 return await components.passing.complete_upload(name, upload_id, parts, origin_headers)
             if origin_reason:
@@ -547,7 +332,7 @@ class Engine:
 
     async def abort_upload(self, name: ObjectName, upload_id: str) -> None:
         """Drop an upload."""
-        async with self._writing() as components:
+        async with self._lives.writing() as components:
             if components.uploads.is_ours(upload_id):
                 await components.uploads.abort(name, upload_id)
             else:
@@ -557,7 +342,7 @@ class Engine:
         self, name: ObjectName, upload_id: str, *, part_marker: int, max_parts: int
     ) -> PartsPage:
         """Give one page of an upload's parts."""
-        components = self._check_open()
+        components = self._lives.check_open()
         if components.uploads.is_ours(upload_id):
             return components.uploads.parts_page(
                 name, upload_id, part_marker=part_marker, max_parts=max_parts
@@ -577,7 +362,7 @@ class Engine:
         max_uploads: int,
     ) -> UploadsPage:
         """Give one page of a bucket's open uploads, ours and the origin's."""
-        components = self._check_open()
+        components = self._lives.check_open()
         await components.facts.facts(bucket)
         # All rows of uploads are looked at, which may take long where many were completed lately.
         ours = await self._parts.workers.pool.run(components.uploads.open_uploads, bucket)
@@ -611,7 +396,7 @@ class Engine:
         self, bucket: str, source: str, target: str, *, is_copy: bool = False
     ) -> PublishReport:
         """Begin to show a prefix under a published target, or to copy it there; see `Publisher.start`."""
-        async with self._writing() as components:
+        async with self._lives.writing() as components:
             return await components.publisher.start(bucket, source, target, is_copy=is_copy)
 
     async def wait_publish(self, publish_id: int, timeout_s: float) -> PublishReport:
@@ -624,8 +409,8 @@ class Engine:
             self._parts,
             self._recovered,
             self._components,
-            is_draining=self._is_draining,
-            reopening=self._reopening.text(self._parts.clock.monotonic_s()),
+            is_draining=self._lives.is_draining,
+            reopening=self._lives.reopening_text(),
             warm_jobs=self.warmer.running(),
         )
 
@@ -638,7 +423,7 @@ class Engine:
             last = self.stats.last_answers.find(shown)
             return object_report(components, shown, str(name), last, parts.clock.wall_s())
 
-        return await self._reading(look, needs_index=True)
+        return await self._lives.reading(look, needs_index=True)
 
     def pending(
         self, bucket: str, prefix: str, limit: int, after: int = 0, *, is_quarantined: bool = False
@@ -677,5 +462,5 @@ class Engine:
 
     async def discard_quarantined(self, bucket: str, key: str, sequence: int) -> int:
         """Give up the change of that sequence, if the origin refused it and the key has no newer one; give how many changes."""
-        async with self._life.write() as components:
+        async with self._lives.life.write() as components:
             return await components.flusher.discard(ObjectName(bucket, key), sequence)

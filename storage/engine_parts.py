@@ -11,7 +11,7 @@ from storage.early_flush import EarlyFlushSettings
 from storage.eviction import EvictionPolicy
 from storage.filesystem import Filesystem
 from storage.flush_events import FlushSettings
-from storage.gittins_policy import PINNED_SHARE_MAX, GittinsPolicy
+from storage.gittins_policy import GittinsPolicy
 from storage.origin.admission import Limiter
 from storage.origin.client import OriginClient
 from storage.origin.control import ControlLane
@@ -20,6 +20,7 @@ from storage.policy import PolicyTable
 from storage.readahead import ReadaheadSettings
 from storage.recovery import IndexHome
 from storage.segment_files import segment_bytes_of
+from storage.segment_ranking import PINNED_SHARE_MAX
 from storage.stats import Stats
 from storage.types import Checksum
 from storage.uploads import ObjectChecksums

@@ -1,7 +1,8 @@
 """What is sent to the origin, in which order, and when it counts as being there. A state machine without I/O.
 
 `FlushPlanner.handle(event, now_s)` takes one event and gives the instructions that follow from it; `flusher.py` carries them
-out and feeds their outcomes back. The unit is the key, since that is what must not be overtaken:
+out and feeds their outcomes back. Here is what each event means; where a key waits then is `flush_states.py`'s to say, and what is
+started `flush_slots.py`'s. The unit is the key, since that is what must not be overtaken:
 
     new ──> HELD ──> QUEUED ──> IN_FLIGHT ──> CONFIRMING ──> gone
               flush delay  ^        │ │ └─> WAITING_CHECK ──> CHECKING ──> CONFIRMING
@@ -25,19 +26,14 @@ Each event costs O(log n) and a bounded number of the keys that an earlier comma
 100,000 keys of a bucket under a prefix.
 """
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeAlias, assert_never
 
-from storage.flush_barriers import Barriers
-from storage.flush_books import FlushBooks
 from storage.flush_events import (
     STRAY,
     BarrierAdded,
     BarrierCancelled,
     BucketProbeResult,
-    CheckByHead,
-    Confirm,
     Confirmed,
     DirtyAdded,
     DirtyRemoved,
@@ -58,18 +54,14 @@ from storage.flush_events import (
     Release,
     RetryQuarantined,
     Scope,
-    StartDeletes,
-    StartFlush,
     StrayNoted,
     Tick,
-    WakeAt,
 )
-from storage.flush_gate import BucketGate
-from storage.flush_keys import Flight, FlushBucket, FlushKey
-from storage.flush_order import LazyHeap, ReadyOrder
-from storage.flush_strays import Strays
+from storage.flush_keys import FlushBucket, FlushKey
+from storage.flush_slots import FlushSlots
+from storage.flush_states import NEVER_S, FlushStates
 from storage.records import DirtyEntry
-from storage.types import ObjectName, Priority
+from storage.types import ObjectName
 
 _Outcome: TypeAlias = FlushSucceeded | FlushSkipped | FlushFailed | NewestTaken | HeadChecked | Confirmed
 _News: TypeAlias = (
@@ -84,14 +76,9 @@ _News: TypeAlias = (
     | BucketProbeResult
 )
 
-RAISED_PER_EVENT_MAX: Final = 250
-"""So many keys are moved to the urgent ones in one step, a few milliseconds' worth."""
-
 COUNTED_PER_EVENT_MAX: Final = 1000
 RELEASED_PER_EVENT_MAX: Final = 100
 """Keys that a command concerns are gone through so many at an event: some milliseconds, however many there are."""
-
-NEVER_S: Final = float("inf")
 
 
 class FlushPlanner:
@@ -104,35 +91,25 @@ class FlushPlanner:
 
     def __init__(self, settings: FlushSettings, unclean_until_s: float = 0.0) -> None:
         self._settings = settings
-        self._unclean_until_s = unclean_until_s
-        self._now_s = 0.0
-        self._is_draining = False
-        self._out: list[Instruction] = []
-        self._books = FlushBooks()
-        self._ready: ReadyOrder[FlushKey] = ReadyOrder()
-        self._gate = BucketGate(settings, self._ready, self._books.buckets)
-        self._barriers = Barriers()
-        self._to_raise: deque[FlushKey] = deque()
-        self._checks: LazyHeap[FlushKey] = LazyHeap()
-        self._wakes: LazyHeap[FlushKey] = LazyHeap()
-        self._deadlines: LazyHeap[FlushKey] = LazyHeap()
-        self._strays = Strays()
-        self._wake_asked_s = NEVER_S
-        self._slots_used = 0
-        self._urgent_used = 0
+        self._states = FlushStates(settings)
+        self._books = self._states.books
+        self._gate = self._states.gate
+        self._barriers = self._states.barriers
+        self._strays = self._states.strays
+        self._slots = FlushSlots(self._states, settings, unclean_until_s)
 
     def __repr__(self) -> str:
         status = self.status()
         return (
-            f"<FlushPlanner: {self._books!r}, {self._slots_used} of {self._settings.concurrency} slots, "
+            f"<FlushPlanner: {self._books!r}, {self._slots.used} of {self._settings.concurrency} slots, "
             f"{len(self._barriers)} barriers, suspended: {', '.join(status.suspended_buckets) or 'none'}>"
         )
 
     def handle(self, event: Event, now_s: float) -> list[Instruction]:
         """Take one event; give what is to be done because of it and of the time, in order."""
-        assert now_s >= self._now_s, f"time went back from {self._now_s} to {now_s}"
-        self._now_s = now_s
-        self._fire_due()
+        assert now_s >= self._states.now_s, f"time went back from {self._states.now_s} to {now_s}"
+        self._states.now_s = now_s
+        self._states.fire_due()
         if isinstance(event, _Outcome):
             self._take_outcome(event)
         else:
@@ -140,21 +117,21 @@ class FlushPlanner:
         if self._barriers.is_forming and not isinstance(event, BarrierAdded):
             self._count_some(self._is_there_still)
         self._release_some()
-        self._raise_some()
-        self._fill_slots()
-        self._out += self._barriers.review(self._books.bucket)
+        self._states.raise_some()
+        self._slots.fill()
+        self._states.out += self._barriers.review(self._books.bucket)
         self._barriers.leave_some(COUNTED_PER_EVENT_MAX)
-        self._ask_to_be_woken()
-        out, self._out = self._out, []
+        self._states.ask_to_be_woken()
+        out, self._states.out = self._states.out, []
         return out
 
     def status(self) -> FlushStatus:
         """Say how much is not at the origin; O(buckets)."""
-        return self._books.status(self._slots_used)
+        return self._books.status(self._slots.used)
 
     def is_pressed(self) -> bool:
         """Whether what somebody was promised is urgent now, or takes all slots: then nothing else should be sent."""
-        return self._urgent_used > 0 or self._slots_used >= self._settings.concurrency
+        return self._slots.urgent_used > 0 or self._slots.used >= self._settings.concurrency
 
     def state_of(self, name: ObjectName) -> FlushState | None:
         """Say where a key stands; None where nothing of it is to be flushed."""
@@ -230,7 +207,7 @@ class FlushPlanner:
                 self._remove(event.sequence)
             case Tick():
                 # What is due has been done. The timer is spent, and may have been a little early: ask for another one.
-                self._wake_asked_s = NEVER_S
+                self._states.wake_asked_s = NEVER_S
             case BarrierAdded():
                 self._add_barrier(event)
             case BarrierCancelled():
@@ -238,8 +215,8 @@ class FlushPlanner:
             case StrayNoted():
                 self._note_stray(event.name)
             case DrainStarted():
-                self._is_draining = True
-                self._to_raise.extend(self._books.keys.values())
+                self._states.is_draining = True
+                self._states.to_raise.extend(self._books.keys.values())
             case RetryQuarantined():
                 self._retry_quarantined(event.scope)
             case BucketProbeResult():
@@ -256,30 +233,15 @@ class FlushPlanner:
         merges = key.has_unsent and key.state is not FlushState.QUARANTINED
         if not merges:
             key.since = entry.sequence
-        self._set_times(key, entry, wall_s, merges=merges)
+        self._states.set_times(key, entry, wall_s, merges=merges)
         self._books.drop_entry(key)
         self._books.set_entry(key, entry)
         if entry.outcome_unknown:
-            key.remember_attempt(entry.sequence, self._now_s)
+            key.remember_attempt(entry.sequence, self._states.now_s)
         if entry.quarantine_reason:
-            self._quarantine(key, entry.quarantine_reason)
+            self._states.quarantine(key, entry.quarantine_reason)
         elif not key.is_busy and key.state is not FlushState.WAITING_RETRY:
-            self._queue(key)
-
-    def _set_times(self, key: FlushKey, entry: DirtyEntry, wall_s: float, *, merges: bool) -> None:
-        """Turn wall times into the planner's. What replaces an unsent change keeps its times, or a busy key would wait for ever."""
-        # A wall clock that went back must not hold a change for longer than its policy says.
-        hold_s = min(entry.flush_after_s - wall_s, entry.flush_after_s - entry.acknowledged_at_s)
-        hold_until_s = self._now_s + max(0.0, hold_s)
-        deadline_at_s = NEVER_S
-        if entry.deadline_s:
-            deadline_at_s = self._now_s + entry.deadline_s - wall_s - self._settings.deadline_lead_s
-        key.hold_until_s = min(key.hold_until_s, hold_until_s) if merges else hold_until_s
-        key.deadline_at_s = min(key.deadline_at_s, deadline_at_s) if merges else deadline_at_s
-        if self._now_s < key.deadline_at_s < NEVER_S:
-            self._deadlines.put(key.deadline_at_s, key)
-        else:
-            self._deadlines.discard(key)
+            self._states.queue(key)
 
     def _remove(self, sequence: int) -> None:
         key = self._books.by_sequence(sequence)
@@ -290,7 +252,7 @@ class FlushPlanner:
         self._books.drop_entry(key)
         if not key.is_busy:
             self._books.end_sent(key)
-            self._forget(key)
+            self._states.forget(key)
 
     def _add_barrier(self, event: BarrierAdded) -> None:
         self._barriers.add(event.barrier_id, self._books.in_scope(event.scope), event.up_to_sequence)
@@ -301,7 +263,7 @@ class FlushPlanner:
     def _count_some(self, has_to_wait: Callable[[FlushKey, int], bool]) -> None:
         """Count keys of the barriers that are forming; some at a time, as there may be all of them in one."""
         keys = self._barriers.count_some(COUNTED_PER_EVENT_MAX, has_to_wait)
-        self._to_raise.extend(keys)
+        self._states.to_raise.extend(keys)
         for name in {key.name.bucket: None for key in keys}:
             self._gate.make_due(self._books.bucket(name))
 
@@ -313,9 +275,9 @@ class FlushPlanner:
         key = self._books.keys.get(name)
         if key is not None:
             self._note(key, "a stray may land")
-            key.remember_attempt(STRAY, self._now_s)
+            key.remember_attempt(STRAY, self._states.now_s)
         else:
-            self._strays.add(name, self._now_s + self._settings.origin_timeout_s)
+            self._strays.add(name, self._states.now_s + self._settings.origin_timeout_s)
 
     def _retry_quarantined(self, scope: Scope) -> None:
         self._books.want_released(scope)
@@ -324,17 +286,17 @@ class FlushPlanner:
         """Let quarantined keys go on that were there at the command; some at a time."""
         for key in self._books.take_to_release(RELEASED_PER_EVENT_MAX):
             assert key.entry is not None, f"{key!r} is quarantined with nothing"
-            self._out.append(Release(key.entry.sequence))
-            self._queue(key)
+            self._states.out.append(Release(key.entry.sequence))
+            self._states.queue(key)
 
     def _take_probe_result(self, event: BucketProbeResult) -> None:
         bucket = self._books.buckets.get(event.bucket)
         if bucket is None:
             return  # nothing of it waits
         if event.is_open:
-            self._open(bucket)
+            self._states.open(bucket)
         elif not bucket.is_suspended:
-            self._suspend(bucket, event.reason, event.jitter)
+            self._states.suspend(bucket, event.reason, event.jitter)
 
     # --- Outcomes of what the driver was told to do ---
 
@@ -365,20 +327,22 @@ class FlushPlanner:
                 assert_never(event)
 
     def _succeed(self, key: FlushKey) -> None:
-        self._end_flight(key)
-        self._open(self._books.bucket(key.name.bucket))
+        self._slots.end(key)
+        self._states.open(self._books.bucket(key.name.bucket))
         assert key.sent is not None, f"{key!r} sent nothing"
         key.attempts, key.reason = 0, ""
         if key.is_overtaken:
             if not key.needs_check:
                 # It was there, which is all that a barrier asks, even if nothing of it will be confirmed.
                 self._barriers.settle(key, key.sent)
-            self._go_on(key)
+            self._states.go_on(key)
         elif key.needs_check:
             wait_s = self._settings.origin_timeout_s if key.attempted else 0.0
-            self._wait(key, FlushState.WAITING_CHECK, max(self._now_s + wait_s, key.check_until_s))
+            self._states.wait(
+                key, FlushState.WAITING_CHECK, max(self._states.now_s + wait_s, key.check_until_s)
+            )
         else:
-            self._confirm(key)
+            self._states.confirm(key)
 
     def _take_newest(self, key: FlushKey, event: NewestTaken) -> None:
         assert key.entry is not None, f"{key!r} has nothing to send"
@@ -389,39 +353,39 @@ class FlushPlanner:
 
     def _skip(self, key: FlushKey) -> None:
         bucket = self._books.bucket(key.name.bucket)
-        was_probe = self._end_flight(key)
+        was_probe = self._slots.end(key)
         if was_probe:
             self._gate.make_due(bucket)
         # The news of what replaced it may still be on its way: do not try in a circle.
-        self._go_on(key, retry_in_s=self._settings.retry_s_min)
+        self._states.go_on(key, retry_in_s=self._settings.retry_s_min)
 
     def _fail(self, key: FlushKey, event: FlushFailed) -> None:
         bucket = self._books.bucket(key.name.bucket)
         ends_attempt = key.flight is not None and key.flight.remaining == 1
-        was_probe = self._end_flight(key)
+        was_probe = self._slots.end(key)
         key.reason = event.reason
         self._note(key, f"{event.kind.value}: {event.reason}")
         match event.kind:
             case FailureKind.SUSPEND_BUCKET:
                 # Several that were under way together are refused together; they count once.
                 if was_probe or not bucket.is_suspended:
-                    self._suspend(bucket, event.reason, event.jitter)
-                self._go_on(key)
+                    self._states.suspend(bucket, event.reason, event.jitter)
+                self._states.go_on(key)
             case FailureKind.REFUSE:
-                self._open(bucket)  # the answer was about the object, so the bucket takes requests
+                self._states.open(bucket)  # the answer was about the object, so the bucket takes requests
                 self._refuse(key, event)
             case FailureKind.RETRY | FailureKind.THROTTLE | FailureKind.UNKNOWN_OUTCOME:
                 if event.kind is FailureKind.UNKNOWN_OUTCOME:
-                    key.remember_attempt(event.sequence, self._now_s)
+                    key.remember_attempt(event.sequence, self._states.now_s)
                 retry_in_s = event.retry_after_s
                 if was_probe and bucket.is_suspended:
                     # Behind the next probe: a key that never gets an answer must not be every probe.
-                    due_s = self._gate.put_off(bucket, self._now_s, event.jitter)
-                    retry_in_s = max(retry_in_s, due_s - self._now_s + self._settings.retry_s_min)
+                    due_s = self._gate.put_off(bucket, self._states.now_s, event.jitter)
+                    retry_in_s = max(retry_in_s, due_s - self._states.now_s + self._settings.retry_s_min)
                 if event.is_outage:
                     self._note_outage(bucket, key, event, ends_attempt=ends_attempt)
                 key.attempts += 1
-                self._go_on(key, retry_in_s=max(self._backoff_s(key, event.jitter), retry_in_s))
+                self._states.go_on(key, retry_in_s=max(self._states.backoff_s(key, event.jitter), retry_in_s))
             case _:
                 assert_never(event.kind)
 
@@ -432,30 +396,32 @@ class FlushPlanner:
         bucket.unserved.add(key)
         bucket.outages += ends_attempt
         if bucket.outages >= self._settings.away_after and not bucket.is_suspended:
-            self._suspend(bucket, event.reason, event.jitter, is_away=True)
+            self._states.suspend(bucket, event.reason, event.jitter, is_away=True)
 
     def _refuse(self, key: FlushKey, event: FlushFailed) -> None:
         if key.is_overtaken:
-            self._go_on(key)
+            self._states.go_on(key)
             return
         self._books.end_sent(key)
-        self._quarantine(key, event.reason)
-        self._out.append(Quarantine(event.sequence, event.reason))
+        self._states.quarantine(key, event.reason)
+        self._states.out.append(Quarantine(event.sequence, event.reason))
 
     def _take_head(self, key: FlushKey, event: HeadChecked) -> None:
-        self._end_flight(key)
+        self._slots.end(key)
         self._note(key, f"HEAD: {event.result.value}")
         if event.result is HeadResult.FAILED and not key.is_overtaken:
             key.attempts += 1
-            self._wait(key, FlushState.WAITING_CHECK, self._now_s + self._backoff_s(key, event.jitter))
+            self._states.wait(
+                key, FlushState.WAITING_CHECK, self._states.now_s + self._states.backoff_s(key, event.jitter)
+            )
             return
         if event.result is not HeadResult.FAILED:
             # Their time has passed: what could land has landed, and is what the HEAD shows.
             key.forget_attempts()
         if key.is_overtaken or event.result is HeadResult.SUPERSEDED:
-            self._go_on(key)
+            self._states.go_on(key)
         else:
-            self._confirm(key, is_overtaken=event.result is HeadResult.OTHER)
+            self._states.confirm(key, is_overtaken=event.result is HeadResult.OTHER)
 
     def _end_confirmed(self, key: FlushKey, sequence: int) -> None:
         key.forget_attempts()
@@ -463,238 +429,17 @@ class FlushPlanner:
         self._barriers.settle(key, sequence)
         if not key.is_overtaken:
             self._books.drop_entry(key)
-        self._go_on(key)
-
-    # --- Transitions ---
-
-    def _go_on(self, key: FlushKey, retry_in_s: float = 0.0) -> None:
-        """Let a key that is no longer at work wait for its next attempt, or forget it where nothing is left to send."""
-        self._books.end_sent(key)
-        if key.entry is None:
-            self._forget(key)
-        elif retry_in_s > 0:
-            self._wait(key, FlushState.WAITING_RETRY, self._now_s + retry_in_s)
-        else:
-            self._queue(key)
-
-    def _queue(self, key: FlushKey) -> None:
-        """Put a key where it waits for its turn: held back by its delay, or ready."""
-        assert key.entry is not None, f"{key!r} has nothing to send"
-        self._books.end_sent(key)
-        self._wakes.discard(key)
-        self._checks.discard(key)
-        if key.hold_until_s > self._now_s and not key.barriers and not self._is_draining:
-            self._ready.discard(key.name.bucket, key)
-            self._wait(key, FlushState.HELD, key.hold_until_s)
-            return
-        key.hold_until_s = min(key.hold_until_s, self._now_s)  # what a barrier raised stays raised without it
-        self._move(key, FlushState.QUEUED)
-        is_tombstone, is_urgent = key.entry.is_tombstone, key.is_urgent(self._now_s)
-        self._ready.put(key.name.bucket, key, key.since, is_urgent=is_urgent, is_tombstone=is_tombstone)
-        self._gate.offer(self._books.bucket(key.name.bucket))
-
-    def _raise_some(self) -> None:
-        """Move keys that a barrier or the drain made urgent; some at a time, as a barrier may take in all there are."""
-        for _ in range(min(RAISED_PER_EVENT_MAX, len(self._to_raise))):
-            key = self._to_raise.popleft()
-            if key.state in {FlushState.HELD, FlushState.QUEUED}:
-                self._queue(key)
-
-    def _wait(self, key: FlushKey, state: FlushState, until_s: float) -> None:
-        self._move(key, state)
-        self._wakes.put(until_s, key)
-
-    def _confirm(self, key: FlushKey, *, is_overtaken: bool = False) -> None:
-        assert key.sent is not None, f"{key!r} sent nothing"
-        self._move(key, FlushState.CONFIRMING)
-        self._out.append(Confirm(key.sent, is_overtaken))
-
-    def _quarantine(self, key: FlushKey, reason: str) -> None:
-        key.reason, key.attempts = reason, 0
-        self._deadlines.discard(key)
-        self._move(key, FlushState.QUARANTINED)
-
-    def _forget(self, key: FlushKey) -> None:
-        """End a key with nothing left to send."""
-        for queue in (self._wakes, self._deadlines, self._checks):
-            queue.discard(key)
-        bucket = self._books.bucket(key.name.bucket)
-        self._ready.discard(bucket.name, key)
-        bucket.unserved.discard(key)
-        if len(bucket.keys) == 1:
-            self._open(bucket)  # its suspension goes with its last key
-        if key.attempted:
-            end_s = key.attempted_at_s + self._settings.origin_timeout_s
-            self._strays.remember(key.name, key.attempted, end_s)
-        self._barriers.leave(key)
-        self._books.drop_key(key, self._now_s)
-
-    def _move(self, key: FlushKey, state: FlushState) -> None:
-        before = key.state
-        if before is not state:
-            self._books.move(key, state, self._now_s)
-            self._barriers.move(key, before, state)
+        self._states.go_on(key)
 
     def _require(self, key: FlushKey, state: FlushState) -> None:
         assert key.state is state, f"{key!r} is not {state.value}; {self.story(key.name)}"
 
     def _note(self, key: FlushKey, text: str) -> None:
-        self._books.note(key, text, self._now_s)
-
-    # --- Slots ---
-
-    def _fill_slots(self) -> None:
-        """Start what fits. Checks first: they are short and let bytes become clean."""
-        while self._slots_used < self._settings.concurrency:
-            check = self._checks.pop()
-            if check is not None:
-                self._start_check(check)
-                continue
-            probe = self._gate.next_probe()
-            key = self._next_ready() if probe is None else probe
-            if key is None:
-                return
-            self._launch(key, is_probe=probe is not None)
-
-    def _next_ready(self) -> FlushKey | None:
-        """Take the next key; urgent ones first, but they never take the last slot from the rest."""
-        urgent_first = self._urgent_used < max(1, self._settings.concurrency - 1)
-        first = self._ready.take(is_urgent=urgent_first)
-        return self._ready.take(is_urgent=not urgent_first) if first is None else first
-
-    def _start_check(self, key: FlushKey) -> None:
-        assert key.sent is not None, f"{key!r} sent nothing"
-        self._begin_flight([key], is_urgent=False)
-        self._move(key, FlushState.CHECKING)
-        attempted = tuple(sequence for sequence in key.attempted if sequence != key.sent)
-        self._out.append(CheckByHead(key.sent, (*attempted, key.sent), is_from_before=key.check_until_s > 0))
-
-    def _launch(self, key: FlushKey, *, is_probe: bool) -> None:
-        assert key.entry is not None, f"{key!r} has nothing to send"
-        is_urgent = key.is_urgent(self._now_s)
-        priority = Priority.URGENT_FLUSH if is_urgent else Priority.FLUSH
-        if not key.entry.is_tombstone:
-            (sequence,) = self._send([key], is_urgent=is_urgent)
-            self._out.append(StartFlush(sequence, priority, key.needs_check))
-            return
-        keys = [key]
-        if not is_probe:
-            limit = self._settings.deletes_max - 1
-            keys += self._ready.take_tombstones(key.name.bucket, limit, is_urgent=is_urgent)
-        sequences = self._send(keys, is_urgent=is_urgent)
-        self._out.append(StartDeletes(key.name.bucket, sequences, priority))
-
-    def _send(self, keys: list[FlushKey], *, is_urgent: bool) -> tuple[int, ...]:
-        """Put keys in flight together, in one slot; give their sequences."""
-        self._begin_flight(keys, is_urgent=is_urgent)
-        sequences: list[int] = []
-        for key in keys:
-            assert key.entry is not None, f"{key!r} has nothing to send"
-            key.sent = key.entry.sequence
-            sequences.append(key.sent)
-            if self._now_s < self._unclean_until_s:
-                key.check_until_s = self._unclean_until_s
-            self._move(key, FlushState.IN_FLIGHT)
-        return tuple(sequences)
-
-    def _begin_flight(self, keys: list[FlushKey], *, is_urgent: bool) -> None:
-        flight = Flight(len(keys), is_urgent=is_urgent)
-        self._slots_used += 1
-        self._urgent_used += is_urgent
-        for key in keys:
-            assert key.flight is None, f"{key!r} has a slot; {self.story(key.name)}"
-            key.flight = flight
-            self._books.bucket(key.name.bucket).flights += 1
-
-    def _end_flight(self, key: FlushKey) -> bool:
-        """Give back the key's part of its slot; say whether it was the probe of its bucket."""
-        flight, bucket = key.flight, self._books.bucket(key.name.bucket)
-        assert flight is not None, f"{key!r} has no slot; {self.story(key.name)}"
-        key.flight = None
-        bucket.flights -= 1
-        flight.remaining -= 1
-        if not flight.remaining:
-            self._slots_used -= 1
-            self._urgent_used -= flight.is_urgent
-        if bucket.is_suspended:
-            self._barriers.touch(bucket.name)
-        was_probe = bucket.probe is key
-        if was_probe:
-            bucket.probe = None
-        return was_probe
-
-    def _open(self, bucket: FlushBucket) -> None:
-        """Let a bucket go on; where the origin is back, without waiting for the retries of those that found it away."""
-        unserved, bucket.unserved = bucket.unserved, set()
-        was_away = bucket.is_away
-        self._gate.open(bucket)
-        for key in unserved:
-            if was_away and key.state is FlushState.WAITING_RETRY:
-                self._queue(key)
-
-    def _suspend(self, bucket: FlushBucket, reason: str, jitter: float, *, is_away: bool = False) -> None:
-        self._gate.suspend(bucket, reason, self._now_s, jitter, is_away=is_away)
-        self._barriers.touch(bucket.name)
-
-    # --- Time ---
-
-    def _fire_due(self) -> None:
-        while (key := self._deadlines.pop_due(self._now_s)) is not None:
-            if key.state is FlushState.QUEUED:
-                self._queue(key)
-        while (key := self._wakes.pop_due(self._now_s)) is not None:
-            if key.state is FlushState.WAITING_CHECK:
-                self._checks.put(self._now_s, key)
-            else:
-                self._queue(key)
-        self._gate.fire_due(self._now_s)
-        self._strays.end_due(self._now_s)
-
-    def _ask_to_be_woken(self) -> None:
-        if self._wake_asked_s <= self._now_s:
-            self._wake_asked_s = NEVER_S
-        orders = (self._wakes.first_order(), self._deadlines.first_order(), self._gate.first_time_s())
-        wake_s = min((order for order in orders if order is not None), default=NEVER_S)
-        if self._to_raise or self._books.has_to_release or self._barriers.has_work:
-            wake_s = self._now_s
-        # A later time than was asked for is not worth a word: that Tick will find nothing and ask anew.
-        if wake_s < self._wake_asked_s:
-            self._wake_asked_s = wake_s
-            self._out.append(WakeAt(wake_s))
-
-    def _backoff_s(self, key: FlushKey, jitter: float) -> float:
-        """Wait up to a time that doubles with each attempt, all of it drawn ("full jitter"), so that retries spread."""
-        is_away = self._books.bucket(key.name.bucket).is_away
-        longest_s = self._settings.away_probe_s_max if is_away else self._settings.retry_s_max
-        limit_s = min(longest_s, self._settings.retry_s_min * 2.0 ** min(key.attempts - 1, 30))
-        return max(self._settings.retry_s_min / 10, limit_s * jitter)
+        self._books.note(key, text, self._states.now_s)
 
     # --- For tests ---
 
     def check_invariants(self) -> None:
         """Compare all that is kept twice; for tests, O(n)."""
-        self._books.check_invariants()
-        self._barriers.check_invariants()
-        keys = self._books.keys.values()
-        flights = {id(key.flight): key.flight for key in keys if key.flight is not None}
-        assert self._slots_used == len(flights) <= self._settings.concurrency, (
-            f"{self!r} has {len(flights)} flights"
-        )
-        assert self._urgent_used == sum(flight.is_urgent for flight in flights.values())
-        queued = {FlushState.HELD, FlushState.WAITING_RETRY}
-        for key in keys:
-            has_slot = key.state in {FlushState.IN_FLIGHT, FlushState.CHECKING}
-            assert (key.flight is not None) == has_slot, f"{key!r} and its slot"
-            assert self._ready.is_in(key.name.bucket, key) == (key.state is FlushState.QUEUED), (
-                f"{key!r} and its turn"
-            )
-            waits = key in self._wakes or (key.state is FlushState.WAITING_CHECK and key in self._checks)
-            assert waits == (key.state in queued or key.state is FlushState.WAITING_CHECK), (
-                f"{key!r} and its wake"
-            )
-            assert key.is_busy or key.entry is not None, f"{key!r} should be gone"
-            assert (key.sent is not None) == (key.is_busy or key.state is FlushState.WAITING_CHECK), (
-                f"{key!r}"
-            )
-        for bucket in self._books.buckets.values():
-            assert bucket.flights == sum(key.flight is not None for key in bucket.keys.values())
+        self._states.check_invariants()
+        self._slots.check_invariants()

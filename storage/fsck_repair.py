@@ -2,7 +2,7 @@
 
     1  finish a repair that was cut short
     2  survey: what the directory still says (`storage/fsck_survey.py`)
-    3  compare what is in doubt with the origin, and quarantine what the origin does not have (`storage/recovered_changes.py`)
+    3  compare what is in doubt with the origin, and quarantine what the origin does not have (`storage/repair_doubts.py`)
     4  write down what is lost, as a later run does not find it any more (`storage/standing_losses.py`);
        where changes were lost, keep aside the segments in which their bodies may be and which a start removes
     5  where the journal does not read back, or changed by 3: state it anew in one file, keep the old ones aside
@@ -14,20 +14,19 @@ Nothing of the directory is touched before the last sync of what replaces it, so
 the new journal it has changed nothing, and behind it all that it changed can be told from the new journal. Nothing is sent to the origin.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
 
-from storage import keys
 from storage.applier import write_change
 from storage.aside import Aside
 from storage.cached import DropExtents
 from storage.errors import DamagedError
 from storage.family import Family, IndexWrite
 from storage.filesystem import Filesystem, disk_error
-from storage.fsck_rows import Damage, Owner
+from storage.fsck_rows import Damage
 from storage.fsck_survey import DAMAGES_MAX, Survey, Surveyor
 from storage.index import Index
 from storage.index_recovery import IndexHome, finish_rebuild, replay_journal
@@ -53,48 +52,35 @@ from storage.layout import (
     take_lock,
     write_layout,
 )
-from storage.mutations import apply
 from storage.records import (
     FORMAT,
-    DirtyEntry,
-    Discarded,
     EpochEnded,
     EpochStarted,
-    IdsReserved,
-    ObjectRecord,
-    Quarantined,
     SegmentRow,
     encode,
 )
-from storage.recovered_changes import Looked, doubt, is_same, names_of, reason
+from storage.repair_doubts import Doubts, Look
+from storage.repair_ids import RepairIds
 from storage.repair_outcome import RepairOutcome
-from storage.restatement import Restatement, reserved_ids
+from storage.restatement import Restatement
 from storage.rows import (
     APPLIED_SEQUENCE,
     EPOCH,
     RESERVED_IDS,
-    Rows,
     all_rows,
-    decode_dirty,
-    decode_object,
     decode_segment,
 )
 from storage.segment_files import segment_path
 from storage.standing_losses import keep_losses, standing_losses
-from storage.types import Location, ObjectName, Stream
-
-LOOK_STEP: Final = 1000
-"""So many objects are compared with the origin at a time."""
+from storage.types import Location, Stream
 
 SUPERSEDED: Final = (
     "changes that it does not know are lost, and may have replaced what it has of clean objects"
 )
 
 DELTA_ROWS: Final = 1000
-LOST_VERSION_IDS: Final = 1 << 32
-LOST_SEGMENT_IDS: Final = 1 << 20
 LOST_SEQUENCES: Final = 1 << 20
-"""By so much ids and sequences go on behind what is known, where a part of the journal that may have given some is lost."""
+"""By so much sequences go on behind what is known, where a part of the journal that may have given some is lost."""
 
 _epoch_decoder: Final[msgspec.msgpack.Decoder[EpochStarted | EpochEnded]] = msgspec.msgpack.Decoder(
     EpochStarted | EpochEnded
@@ -107,10 +93,6 @@ class RepairHome(IndexHome, Protocol):
     def set_aside(self, place: str) -> int:
         """Move the index, whatever state it is in, to a place in the cache directory, durably; give its size in bytes, 0 for none."""
         ...
-
-
-Look = Callable[[Sequence[ObjectName]], list[Looked]]
-"""Asks the origin about objects. Blocks; an origin that gives no answer is an error in each value, never raised."""
 
 
 class Refetch(Protocol):
@@ -216,7 +198,7 @@ class _Repair:
     def _put_in_order(self, survey: Survey) -> None:
         self._outcome.lost = survey.lost
         self._outcome.has_more = len(survey.damages) >= DAMAGES_MAX
-        has_changed = self._settle_doubts(survey)
+        has_changed = Doubts(survey, self._parts.look, self._outcome).settle()
         if not self._outcome.is_dry:
             keep_losses(
                 self._filesystem,
@@ -241,59 +223,6 @@ class _Repair:
         if is_restated:
             self._bring_up_index(survey)
         self._drop_clean(survey)
-
-    # --- 3: what is in doubt -----------------------------------------------------------------------------------------
-
-    def _settle_doubts(self, survey: Survey) -> bool:
-        """Compare and quarantine; whether any change of the state came of it."""
-        damages = _by_owner(survey.damages)
-        has_changed = False
-        for chunk in _chunks(self._in_doubt(survey, damages), LOOK_STEP):
-            looked = self._look([entry for entry, _ in chunk])
-            for (entry, why), told in zip(chunk, looked, strict=True):
-                has_changed |= self._settle(survey, entry, why, told, damages)
-        for damage in survey.damages:
-            if damage.is_dirty and damage.owner.upload_id:
-                survey.lost.add(f"{damage.owner}{_upload_of(survey.index, damage.owner)}: {damage}")
-        return has_changed
-
-    def _in_doubt(self, survey: Survey, damages: dict[Owner, str]) -> Iterator[tuple[DirtyEntry, str]]:
-        for _, value in all_rows(survey.index, Family.DIRTY):
-            entry = decode_dirty(value)
-            why = doubt(entry, survey.knowledge, damages.get(_owner(entry), ""))
-            if why:
-                yield entry, why
-
-    def _look(self, entries: Sequence[DirtyEntry]) -> list[Looked]:
-        if self._parts.look is None:
-            return [Looked(error="it was not to be")] * len(entries)
-        looked = self._parts.look(names_of(entries))
-        failed = [told.error for told in looked if told.error]
-        compared = f"compare {len(entries)} changes in doubt with the origin"
-        if failed:
-            compared = (
-                f"{compared}: {len(failed)} times it gave no answer ({failed[0]}); those are not compared"
-            )
-        self._outcome.step(compared)
-        return looked
-
-    def _settle(
-        self, survey: Survey, entry: DirtyEntry, why: str, told: Looked, damages: dict[Owner, str]
-    ) -> bool:
-        place = f"s3://{entry.bucket}/{entry.key}"
-        if is_same(entry, _record(survey.index, entry), told):
-            self._outcome.at_origin(place)
-            _apply(survey.index, Discarded(FORMAT, entry.sequence))
-            return True
-        damage = damages.get(_owner(entry))
-        if damage:
-            survey.lost.add(f"{place}: {damage}")
-        text = reason(why, entry, told)
-        self._outcome.quarantined(place, text)
-        if text == entry.quarantine_reason:
-            return False
-        _apply(survey.index, Quarantined(FORMAT, entry.sequence, text))
-        return True
 
     # --- 4 and 5: journal and segments ----------------------------------------------------------------------------------------------
 
@@ -336,7 +265,7 @@ class _Repair:
         )
         if outcome.is_dry:
             return
-        ids = _Ids(survey, self._filesystem)
+        ids = RepairIds(survey, self._filesystem)
         journal_ids = sorted(survey.places.journal_ids)
         rescue = BodyRescue(self._filesystem, survey.index, ids.take, _known_damage(survey.damages))
         rescue.empty(journal_ids)
@@ -428,48 +357,6 @@ class _Repair:
             index.close()
 
 
-class _Ids:
-    """Ids above all that may have been given. None is taken twice, and the reservation covers what was taken."""
-
-    def __init__(self, survey: Survey, filesystem: Filesystem) -> None:
-        known = reserved_ids(survey.index)
-        margin = bool(survey.refusal)
-        self._version_id_limit = max(known.version_id_limit, _newest_version(survey.index) + 1)
-        self._version_id_limit += LOST_VERSION_IDS if margin else 0
-        self._node = survey.layout.node
-        counters = [keys.segment_counter(segment_id) for segment_id in _ids_on_disk(filesystem)]
-        self._next_counter = max([known.segment_counter_limit, *(counter + 1 for counter in counters)])
-        self._next_counter += LOST_SEGMENT_IDS if margin else 0
-
-    def take(self) -> int:
-        """Give the next segment id."""
-        self._next_counter += 1
-        return keys.segment_id(self._node, self._next_counter - 1)
-
-    def reservation(self) -> IdsReserved:
-        """Say what the next start goes on behind."""
-        return IdsReserved(FORMAT, self._version_id_limit, self._next_counter)
-
-
-def spare_segment_id(filesystem: Filesystem, index: Index, node: int) -> int:
-    """Give a segment id that was never given: behind what is reserved, and behind all files."""
-    counters = [keys.segment_counter(segment_id) for segment_id in _ids_on_disk(filesystem)]
-    return keys.segment_id(node, max(reserved_ids(index).segment_counter_limit, *counters, 0) + 1)
-
-
-def _ids_on_disk(filesystem: Filesystem) -> Iterator[int]:
-    there = filesystem.list_directory(ROOT)
-    for directory in (JOURNAL_DIRECTORY, SEGMENTS_DIRECTORY):
-        for name in filesystem.list_directory(directory) if directory in there else ():
-            stem = name.partition(".")[0]
-            if len(stem) == 16 and not stem.strip("0123456789abcdef"):
-                yield int(stem, 16)
-
-
-def _newest_version(index: Index) -> int:
-    return max((decode_dirty(value).version_id for _, value in all_rows(index, Family.DIRTY)), default=0)
-
-
 def _last_sequence(survey: Survey) -> int:
     """Give the highest sequence that may have been given."""
     knowledge = survey.knowledge
@@ -487,29 +374,6 @@ def _epoch(index: Index) -> EpochStarted:
     return EpochStarted(FORMAT, epoch.epoch, epoch.trusted_epoch)
 
 
-def _record(index: Index, entry: DirtyEntry) -> ObjectRecord | None:
-    value = index.get(Family.OBJECTS, keys.object_key(entry.bucket, entry.key))
-    return None if value is None else decode_object(value)
-
-
-def _owner(entry: DirtyEntry) -> Owner:
-    return Owner(entry.bucket, entry.key, entry.version_id)
-
-
-def _by_owner(damages: Sequence[Damage]) -> dict[Owner, str]:
-    """Say of each version that is damaged what, and of how many places."""
-    found: dict[Owner, str] = {}
-    counts: dict[Owner, int] = {}
-    for damage in damages:
-        if damage.is_dirty:
-            found.setdefault(damage.owner, str(damage))
-            counts[damage.owner] = counts.get(damage.owner, 0) + 1
-    return {
-        owner: text if counts[owner] == 1 else f"{text}, and {counts[owner] - 1} places more"
-        for owner, text in found.items()
-    }
-
-
 def _known_damage(damages: Sequence[Damage]) -> Callable[[Location], bool]:
     """Say of a place whether its bytes are among what is damaged; where there is too much to know all of it, any may be."""
     known = {
@@ -521,27 +385,5 @@ def _known_damage(damages: Sequence[Damage]) -> Callable[[Location], bool]:
     return lambda place: has_more or (place.segment_id, place.offset) in known
 
 
-def _upload_of(index: Index, owner: Owner) -> str:
-    upload = Rows(index).upload(owner.upload_id)
-    return "" if upload is None else f" of s3://{upload.bucket}/{upload.key}"
-
-
-def _apply(index: Index, mutation: Discarded | Quarantined) -> None:
-    rows = Rows(index)
-    apply(rows, mutation.sequence, mutation)
-    index.write(rows.batch())
-
-
 def _set_meta(index: Index, key: bytes, value: bytes) -> None:
     index.write([IndexWrite(Family.META, key, value)])
-
-
-def _chunks(found: Iterator[tuple[DirtyEntry, str]], size: int) -> Iterator[list[tuple[DirtyEntry, str]]]:
-    chunk: list[tuple[DirtyEntry, str]] = []
-    for one in found:
-        chunk.append(one)
-        if len(chunk) >= size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk

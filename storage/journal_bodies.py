@@ -88,7 +88,7 @@ class BodyRescue:
             DropExtents(resident.bucket, resident.key, resident.version_id, (extent.location,))(rows)
             return
         data = self._body(extent.location)
-        move(rows, resident, extent.location, self._append(data, extent.location.checksums))
+        move(rows, resident, extent.location, (self._append(data, extent.location.checksums),))
         self.moved += 1
 
     def _body(self, place: Location) -> bytes:

@@ -17,7 +17,7 @@ import msgspec
 
 from storage import keys
 from storage.applier import Applier
-from storage.cached import DropExtents, MoveClean
+from storage.cached import CleanMove, DropExtents, MoveClean
 from storage.checksums import block_matches
 from storage.commit import Commit
 from storage.errors import DirtyBytesLostError, DiskFailedError, SegmentGoneError, StorageError
@@ -204,7 +204,7 @@ class MoveOut:
             raise errors[0]
 
     async def _change_clean(self, moves: Sequence[tuple[Body, Location | None]]) -> None:
-        kept = [(body.resident, body.location, new) for body, new in moves if new is not None]
+        kept = [CleanMove(body.resident, body.location, (new,)) for body, new in moves if new is not None]
         if kept:
             await self._applier.change(MoveClean(kept))
         for body, new in moves:

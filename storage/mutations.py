@@ -14,6 +14,7 @@ What the rows of uploads at the origin are for: one that is named by nothing is 
 process dies before it is. So a row goes only when the origin has dropped or completed its upload.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Final, assert_never
 
 import msgspec
@@ -54,7 +55,7 @@ from storage.records import (
     encode,
 )
 from storage.rows import EPOCH, RESERVED_IDS, Rows
-from storage.types import Extent, Location
+from storage.types import ByteRange, Extent, Location
 
 POINTER_PREFIX: Final = b"pointer:"
 
@@ -438,51 +439,66 @@ def _close_upload(rows: Rows, upload_id: str) -> None:
 
 
 def _moved(rows: Rows, mutation: Moved) -> None:
-    move(rows, mutation.resident, mutation.old, mutation.new)
+    move(rows, mutation.resident, mutation.old, (mutation.new,))
 
 
-def move(rows: Rows, resident: ResidentRow, old: Location, new: Location) -> bool:
-    """Put one extent of an object or part at another place, if its owner still has it at the old one."""
+def move(rows: Rows, resident: ResidentRow, old: Location, new: Sequence[Location]) -> bool:
+    """Put one extent of an object or part at other places, one behind the other, if its owner still has it at the old one."""
     if resident.upload_id:
         return _move_part(rows, resident, old, new)
     record = rows.object(resident.bucket, resident.key)
     if record is None or record.version_id != resident.version_id:
         return False
-    extents = rows.extents_of(record)
-    moved = _replaced(extents, resident.start, old, new)
-    if moved is None:
+    return move_extent(rows, record, resident, old, new)
+
+
+def move_extent(
+    rows: Rows, record: ObjectRecord, resident: ResidentRow, old: Location, new: Sequence[Location]
+) -> bool:
+    """Do so with an extent of a version, whose record was read in this batch."""
+    span = ByteRange(resident.start, resident.start + old.length)
+    held = _held(rows.extents_in(record, span), resident.start, old)
+    if not held:
         return False
-    is_dirty = record.state is not ObjectState.CLEAN
-    rows.put_object(resident.bucket, resident.key, record, moved)
-    _occupy_anew(rows, resident, old, new, is_dirty=is_dirty)
+    added = _laid(resident.start, new)
+    rows.change_extents(resident.bucket, resident.key, record, held, added)
+    _occupy_anew(rows, resident, held, added, is_dirty=record.state is not ObjectState.CLEAN)
     return True
 
 
-def _move_part(rows: Rows, resident: ResidentRow, old: Location, new: Location) -> bool:
+def _move_part(rows: Rows, resident: ResidentRow, old: Location, new: Sequence[Location]) -> bool:
     part = rows.part(resident.upload_id, resident.part)
-    moved = None if part is None else _replaced(part.extents, resident.start, old, new)
-    if part is None or moved is None:
+    held = [] if part is None else _held(part.extents, resident.start, old)
+    if part is None or not held:
         return False
-    rows.put_part(resident.upload_id, msgspec.structs.replace(part, extents=moved))
-    _occupy_anew(rows, resident, old, new, is_dirty=True)
+    added = _laid(resident.start, new)
+    kept = [extent for extent in part.extents if extent not in held]
+    extents = tuple(sorted((*kept, *added), key=lambda extent: extent.start))
+    rows.put_part(resident.upload_id, msgspec.structs.replace(part, extents=extents))
+    _occupy_anew(rows, resident, held, added, is_dirty=True)
     return True
 
 
-def _replaced(
-    extents: tuple[Extent, ...], start: int, old: Location, new: Location
-) -> tuple[Extent, ...] | None:
-    moved = tuple(
-        Extent(e.start, e.stop, new) if e.start == start and _same_place(e.location, old) else e
-        for e in extents
-    )
-    return None if moved == extents else moved
+def _held(extents: Iterable[Extent], start: int, old: Location) -> list[Extent]:
+    """Give the extent that begins at `start` if it lies at the old place."""
+    return [extent for extent in extents if extent.start == start and _same_place(extent.location, old)]
 
 
 def _same_place(one: Location, other: Location) -> bool:
     return one.segment_id == other.segment_id and one.offset == other.offset and one.length == other.length
 
 
-def _occupy_anew(rows: Rows, resident: ResidentRow, old: Location, new: Location, *, is_dirty: bool) -> None:
-    start, stop = resident.start, resident.start + old.length
-    rows.release((Extent(start, stop, old),), is_dirty=is_dirty)
-    rows.occupy((Extent(start, stop, new),), resident, is_dirty=is_dirty)
+def _laid(start: int, places: Sequence[Location]) -> list[Extent]:
+    """Lay places one behind the other, from `start` on."""
+    extents: list[Extent] = []
+    for place in places:
+        extents.append(Extent(start, start + place.length, place))
+        start += place.length
+    return extents
+
+
+def _occupy_anew(
+    rows: Rows, resident: ResidentRow, held: Sequence[Extent], added: Sequence[Extent], *, is_dirty: bool
+) -> None:
+    rows.release(held, is_dirty=is_dirty)
+    rows.occupy(added, resident, is_dirty=is_dirty)

@@ -30,11 +30,11 @@ from storage.requests import (
     PutResult,
     UploadRequest,
 )
+from storage.sent_digests import held_body
 from storage.through import Through, quarantined_error
 from storage.types import ObjectName
 from storage.uploads import check_part_order
 from storage.workers import Workers
-from storage.writer import held_body
 
 Headers = tuple[tuple[str, str], ...]
 

@@ -11,40 +11,23 @@ that name them, or after the body failed. A segment with a held range is not rem
 against the capacity, so that what has been promised is always there. The disk's free space is a sample less what was promised since
 and what of it is not written yet: `reserve` itself never waits.
 
-Durability. `sync` covers the writes that returned before it was called. After a failed fdatasync nothing is known about the file, and
-a later success says nothing (the kernel reports an error once, to whoever asks first): syncs of one segment are made one after
-the other, and a failed one poisons the segment, which is never synced or appended again. The same goes for the directory.
-
-Pins. Whoever reads the index and then a segment pins it in the same synchronous step. A file is unlinked, and its descriptor closed,
-only when nothing is pinned and no call is under way, as a number of a closed descriptor may come to mean another file.
+Writing, and what is durable: `storage/segment_writes.py`. Reading, pins and checked blocks: `storage/segment_reads.py`.
 
 Re-opening. An engine that re-opens its directory adopts it with a new store; the old one is retired. It gives out, writes and syncs
 nothing more, and goes on for who has pinned something in it, each block checked anew: what this process wrote before a sync failed may
 read back as something else. The new store unlinks nothing that is pinned in the one before.
 
 Threads. `reserve`, `settle`, `pin`, `remove`, `reader` and the questions are called in the event loop, and do not wait; the others
-block and run in worker threads. One lock guards the tables and is never held over a call to the file system, but for closing.
+block and run in worker threads. One lock guards all that is kept in memory (`storage/segment_table.py`).
 """
 
-import errno
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from types import TracebackType
-from typing import Final, Self
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
-from storage.checksums import BlockChecksums, VerifiedBlocks, block_matches, block_range, checksums
-from storage.errors import (
-    DamagedError,
-    DiskFailedError,
-    DiskFullError,
-    OverloadedError,
-    SegmentGoneError,
-    StorageError,
-    UnknownOutcomeError,
-)
-from storage.filesystem import File, Filesystem
-from storage.reservations import Piece, Reservation, Space, cut_body, growth_bytes
+from storage.checksums import BlockChecksums, checksums
+from storage.errors import DiskFailedError
+from storage.filesystem import Filesystem
+from storage.reservations import Piece, Reservation, cut_body, growth_bytes
 from storage.segment_files import (
     DIRECTORY,
     Adoption,
@@ -55,7 +38,10 @@ from storage.segment_files import (
     segment_path,
     state_of,
 )
-from storage.types import Location, Stream
+from storage.segment_reads import Pin, SegmentReads
+from storage.segment_table import SegmentTable
+from storage.segment_writes import SegmentWrites
+from storage.types import Stream
 
 __all__ = [
     "Adoption",
@@ -70,39 +56,14 @@ __all__ = [
 ]
 
 _ROOT: Final = ""
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
-
-
-class Pin:
-    """Keeps segments from being unlinked until released. A context manager."""
-
-    __slots__ = ("_release", "_segments")
-
-    def __init__(self, segments: Sequence[Segment], release: Callable[[Sequence[Segment]], None]) -> None:
-        self._segments = segments
-        self._release = release
-
-    def release(self) -> None:
-        """Let go; releasing twice is allowed."""
-        segments, self._segments = self._segments, ()
-        if segments:
-            self._release(segments)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release()
 
 
 class SegmentStore:
-    """All segments of one cache directory. `adopt` comes first."""
+    """All segments of one cache directory. `adopt` comes first.
+
+    `write` and `sync` are those of `SegmentWrites`; `pin`, `reader`, `read`, `is_verified`, `verify_block`, `check_block` and
+    `distrust` those of `SegmentReads`.
+    """
 
     def __init__(
         self,
@@ -120,23 +81,27 @@ class SegmentStore:
             predecessor: The retired store of the same directory, whose pins count here too.
         """
         self._predecessor = predecessor
-        self._is_retired = False
         self._filesystem = filesystem
         self._limits = limits
         self._take_id = take_id
-        self._lock = threading.Lock()
-        self._directory_lock = threading.Lock()
-        self._segments: dict[int, Segment] = {}
-        self._open: dict[Stream, Segment] = {}
+        self._table = table = SegmentTable(limits)
+        self._lock = table.lock
+        self._segments = table.segments
+        self._open = table.open
+        self._space = table.space
+        writes = SegmentWrites(table, filesystem)
+        self._reads = reads = SegmentReads(table, filesystem, readers_max=limits.readers_max)
         self._removed: set[int] = set()
-        self._readers: OrderedDict[int, File] = OrderedDict()
-        self._verified = VerifiedBlocks(limits.short_blocks_max)
-        self._space = Space(
-            capacity_bytes=limits.capacity_bytes, disk_reserve_bytes=limits.disk_reserve_bytes
-        )
-        self._created = 0
-        self._names_synced = 0
-        self._is_directory_poisoned = False
+        # What each request calls: the parts' own calls, so that none is made through another.
+        self.write: Final = writes.write
+        self.sync: Final = writes.sync
+        self.pin: Final = reads.pin
+        self.reader: Final = reads.reader
+        self.read: Final = reads.read
+        self.is_verified: Final = reads.is_verified
+        self.verify_block: Final = reads.verify_block
+        self.check_block: Final = reads.check_block
+        self.distrust: Final = reads.distrust
 
     # --- start and end -----------------------------------------------------------------------------------------------
 
@@ -190,10 +155,9 @@ class SegmentStore:
         """Close all descriptors, syncing nothing; nothing is under way and nothing is called afterwards."""
         with self._lock:
             files = [
-                *self._readers.values(),
+                *self._reads.take_all(),
                 *(s.file for s in self._segments.values() if s.file is not None),
             ]
-            self._readers.clear()
         for file in files:
             file.close()
         if self._predecessor is not None:
@@ -202,12 +166,11 @@ class SegmentStore:
     def retire(self) -> None:
         """Give out, write and sync nothing more, for good; see the head of this module. What is under way in a thread goes on."""
         with self._lock:
-            self._is_retired = True
+            self._table.is_retired = True
             for segment in tuple(self._segments.values()):
-                segment.is_own = False
-                self._verified.forget(segment.segment_id)
-                self._seal(segment)
-            self._close_if_unused()
+                self._table.distrust(segment)
+                self._table.seal(segment)
+            self._reads.close_if_unused()
 
     @property
     def has_pins(self) -> bool:
@@ -224,12 +187,6 @@ class SegmentStore:
             if segment is not None and (segment.pins or segment.calls):
                 return True
         return self._predecessor is not None and self._predecessor.is_pinned(segment_id)
-
-    def _close_if_unused(self) -> None:
-        """Close a retired store's descriptors once nothing is pinned; the lock is held."""
-        if self._is_retired and not any(segment.pins for segment in self._segments.values()):
-            while self._readers:
-                self._readers.popitem()[1].close()
 
     # --- space -------------------------------------------------------------------------------------------------------
 
@@ -265,7 +222,7 @@ class SegmentStore:
         """
         segment_bytes = self._limits.segment_bytes
         with self._lock:
-            self._refuse_if_retired()
+            self._table.refuse_if_retired()
             current = self._open.get(stream)
             room_bytes = segment_bytes - current.end if current else 0
             pieces = tuple(cut_body(length, room_bytes=room_bytes, segment_bytes=segment_bytes))
@@ -273,10 +230,6 @@ class SegmentStore:
             self._space.check(length, growth, self._open_tails_bytes())
             new_ids = [self._take_id() for piece in pieces if piece.opens_segment]
             return self._place(stream, pieces, iter(new_ids))
-
-    def _refuse_if_retired(self) -> None:
-        if self._is_retired:
-            raise DiskFailedError("the segments take no more bytes: the cache directory is being re-opened")
 
     def _open_tails_bytes(self) -> int:
         segment_bytes = self._limits.segment_bytes
@@ -300,15 +253,9 @@ class SegmentStore:
     def _open_segment(self, segment_id: int, stream: Stream) -> None:
         assert segment_id not in self._segments, f"segment id {segment_id:x} came back"
         if stream in self._open:
-            self._seal(self._open[stream])
+            self._table.seal(self._open[stream])
         segment = Segment(segment_id, segment_path(segment_id), stream, end=0, is_own=True)
         self._segments[segment_id] = self._open[stream] = segment
-
-    def _seal(self, segment: Segment) -> None:
-        segment.is_sealed = True
-        if segment.stream is not None and self._open.get(segment.stream) is segment:
-            del self._open[segment.stream]
-        self._close_if_idle(segment)
 
     def seal(self, segment_id: int) -> bool:
         """End an open segment before it is full, since what it holds may go; False where a range of it is not settled."""
@@ -316,7 +263,7 @@ class SegmentStore:
             segment = self._segments.get(segment_id)
             if segment is None or segment.held:
                 return False
-            self._seal(segment)
+            self._table.seal(segment)
             return True
 
     def settle(self, reservations: Iterable[Reservation]) -> None:
@@ -329,7 +276,7 @@ class SegmentStore:
                 segment = self._segments.get(reservation.segment_id)
                 if segment is not None:
                     self._space.settle(segment.held.pop(reservation.offset, 0))
-                    self._close_if_idle(segment)
+                    self._table.close_if_idle(segment)
 
     def sample_free_bytes(self) -> None:
         """Look how much the disk has left. Blocks shortly; to be called every second or so.
@@ -345,275 +292,6 @@ class SegmentStore:
             raise DiskFailedError(f"free space is unknown: {error}") from error
         with self._lock:
             self._space.end_sample(begun, free_bytes)
-
-    # --- writing -----------------------------------------------------------------------------------------------------
-
-    def write(self, reservation: Reservation, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Write `data`, of bytes, at `offset` of a reserved range. Blocks. Durable after a `sync` that begins afterwards.
-
-        Raises:
-            SegmentGoneError: The range is settled.
-            DiskFullError, DiskFailedError: The range is not whole; the others are untouched.
-            DamagedError: The new segment's file exists.
-        """
-        size_bytes = len(data)
-        assert 0 <= offset <= offset + size_bytes <= reservation.length, f"outside of {reservation}"
-        segment = self._begin_write(reservation)
-        try:
-            file = segment.file or self._open_to_write(segment)
-            file.pwrite(reservation.offset + offset, data)
-        except OSError as error:
-            raise self._refusal(segment, error) from error
-        else:
-            self._count_write(segment, reservation, size_bytes)
-        finally:
-            self._end_call(segment)
-
-    def _begin_write(self, reservation: Reservation) -> Segment:
-        with self._lock:
-            self._refuse_if_retired()
-            segment = self._segments.get(reservation.segment_id)
-            if segment is None or reservation.offset not in segment.held:
-                raise SegmentGoneError(f"{reservation} is settled")
-            if segment.is_poisoned:
-                raise DiskFailedError(
-                    f"segment {segment.segment_id:x} takes no more bytes: a sync of it failed"
-                )
-            segment.calls += 1
-            return segment
-
-    def _open_to_write(self, segment: Segment) -> File:
-        with segment.io_lock:
-            return segment.file or self._open_file(segment)
-
-    def _open_file(self, segment: Segment) -> File:
-        """Open the file, creating it at its first use; `io_lock` is held."""
-        is_new = not segment.created_no
-        file = self._filesystem.create(segment.path) if is_new else self._filesystem.open(segment.path)
-        with self._lock:
-            segment.file = file
-            if is_new:
-                self._created += 1
-                segment.created_no = self._created
-        return file
-
-    def _count_write(self, segment: Segment, reservation: Reservation, size_bytes: int) -> None:
-        with self._lock:
-            segment.writes += 1
-            # Settled meanwhile, or written twice: then there is nothing more to count.
-            unwritten_bytes = segment.held.get(reservation.offset, 0)
-            counted_bytes = min(size_bytes, unwritten_bytes)
-            if counted_bytes:
-                segment.held[reservation.offset] = unwritten_bytes - counted_bytes
-                self._space.settle(counted_bytes)
-
-    def _refusal(self, segment: Segment, error: OSError) -> StorageError:
-        if isinstance(error, FileExistsError):
-            return DamagedError(f"segment {segment.segment_id:x} exists, though its id was never given out")
-        if error.errno in _FULL:
-            with self._lock:
-                self._space.fill_disk()
-            return DiskFullError(f"segment {segment.segment_id:x}: {error}")
-        return DiskFailedError(f"segment {segment.segment_id:x}: {error}")
-
-    def _end_call(self, segment: Segment) -> None:
-        with self._lock:
-            segment.calls -= 1
-            self._close_if_idle(segment)
-
-    def _close_if_idle(self, segment: Segment) -> None:
-        """Close the writing descriptor of a segment that gets no more bytes; the lock is held."""
-        if segment.file is not None and segment.is_sealed and not segment.held and not segment.calls:
-            segment.file.close()
-            segment.file = None
-
-    # --- durability --------------------------------------------------------------------------------------------------
-
-    def sync(self, segment_ids: Iterable[int]) -> None:
-        """Make all that was written to these segments before the call, and their names, durable. Blocks.
-
-        Segments without unsynced writes, those of earlier processes and journal files cost nothing.
-
-        Raises:
-            UnknownOutcomeError: Nothing is known about what was written to the segment since its last sync, for good.
-            SegmentGoneError: One is not there; nothing is known to be synced.
-        """
-        segments = [self._known(segment_id) for segment_id in dict.fromkeys(segment_ids)]
-        for segment in segments:
-            self._sync_bytes(segment)
-        self._sync_names(segments)
-
-    def _known(self, segment_id: int) -> Segment:
-        with self._lock:
-            segment = self._segments.get(segment_id)
-        if segment is None or segment.is_leaving:
-            raise SegmentGoneError(f"segment {segment_id:x} is gone")
-        return segment
-
-    def _sync_bytes(self, segment: Segment) -> None:
-        with segment.io_lock:
-            with self._lock:
-                if segment.is_poisoned or self._is_retired:
-                    raise UnknownOutcomeError(f"segment {segment.segment_id:x}: a sync of it failed before")
-                writes = segment.writes
-                if writes == segment.synced:
-                    return
-                segment.calls += 1
-            try:
-                (segment.file or self._open_file(segment)).fdatasync()
-            except OSError as error:
-                self._poison([segment])
-                raise UnknownOutcomeError(f"segment {segment.segment_id:x}: sync failed: {error}") from error
-            else:
-                segment.synced = writes
-            finally:
-                self._end_call(segment)
-
-    def _sync_names(self, segments: Sequence[Segment]) -> None:
-        with self._directory_lock:
-            with self._lock:
-                created = self._created
-                unsynced = [segment for segment in segments if segment.created_no > self._names_synced]
-            if not unsynced:
-                return
-            if self._is_directory_poisoned:
-                raise UnknownOutcomeError("the segments' names: a sync of the directory failed before")
-            try:
-                self._filesystem.sync_directory(DIRECTORY)
-            except OSError as error:
-                self._is_directory_poisoned = True
-                self._poison(unsynced)
-                raise UnknownOutcomeError(f"the segments' names: sync failed: {error}") from error
-            self._names_synced = created
-
-    def _poison(self, segments: Iterable[Segment]) -> None:
-        with self._lock:
-            for segment in segments:
-                segment.is_poisoned = True
-                # What reads back now may not be what was written.
-                segment.is_own = False
-                self._verified.forget(segment.segment_id)
-                self._seal(segment)
-
-    # --- reading -----------------------------------------------------------------------------------------------------
-
-    def pin(self, segment_ids: Iterable[int]) -> Pin:
-        """Keep these segments' files until the pin is released; done in the step that read their ids from the index.
-
-        One that is gone is not pinned: its `reader` and `read` raise SegmentGoneError, where the caller knows what it misses.
-        """
-        pinned: list[Segment] = []
-        with self._lock:
-            for segment_id in segment_ids:
-                segment = self._segments.get(segment_id)
-                if segment is not None and not segment.is_leaving:
-                    segment.pins += 1
-                    pinned.append(segment)
-        return Pin(pinned, self._unpin)
-
-    def _unpin(self, segments: Sequence[Segment]) -> None:
-        with self._lock:
-            for segment in segments:
-                segment.pins -= 1
-                assert segment.pins >= 0, f"segment {segment.segment_id:x} was unpinned too often"
-            if len(self._readers) > self._limits.readers_max:
-                self._close_surplus_readers()
-            if self._is_retired:
-                self._close_if_unused()
-
-    def reader(self, segment_id: int) -> File:
-        """Give an open descriptor of a segment, or journal file, that the caller has pinned; valid while it is, and not to be closed.
-
-        Opens the file where it is not open, which does not touch the disk for one that was written or read lately.
-
-        Raises:
-            SegmentGoneError: There is no such file.
-            DiskFailedError: It cannot be opened.
-        """
-        with self._lock:
-            segment = self._segments.get(segment_id)
-            if segment is None or segment.is_leaving:
-                raise SegmentGoneError(f"segment {segment_id:x} is gone")
-            assert segment.pins > 0, f"segment {segment_id:x} is not pinned"
-            file = self._readers.get(segment_id)
-            if file is not None:
-                self._readers.move_to_end(segment_id)
-                return file
-        opened = self._open_reader(segment)
-        with self._lock:
-            file = self._readers.setdefault(segment_id, opened)
-            if file is not opened:
-                opened.close()  # another thread was first
-            self._close_surplus_readers()
-        return file
-
-    def _open_reader(self, segment: Segment) -> File:
-        try:
-            return self._filesystem.open_reader(segment.path)
-        except FileNotFoundError as error:
-            raise SegmentGoneError(f"segment {segment.segment_id:x} has no file") from error
-        except OSError as error:
-            if error.errno in _NO_DESCRIPTOR:
-                # It says nothing of the bytes.
-                raise OverloadedError(f"segment {segment.segment_id:x} cannot be opened: {error}") from error
-            raise DiskFailedError(f"segment {segment.segment_id:x} cannot be opened: {error}") from error
-
-    def _close_surplus_readers(self) -> None:
-        """Close the descriptors used least lately over the bound, but none of a pinned segment; the lock is held."""
-        surplus = len(self._readers) - self._limits.readers_max
-        if surplus <= 0:
-            return
-        idle = [segment_id for segment_id in self._readers if not self._segments[segment_id].pins]
-        for segment_id in idle[:surplus]:
-            self._readers.pop(segment_id).close()
-
-    def read(self, location: Location, start: int, stop: int) -> bytes:
-        """Give the bytes `[start, stop)` of a location, unchecked. Blocks where they are not in memory.
-
-        Raises:
-            SegmentGoneError: They are not there, or not all.
-            DiskFailedError: The disk refused.
-            OverloadedError: No file descriptor is left.
-        """
-        assert 0 <= start <= stop <= location.length, f"[{start}, {stop}) is not in {location}"
-        with self.pin((location.segment_id,)):
-            file = self.reader(location.segment_id)
-            try:
-                data = file.pread(location.offset + start, stop - start)
-            except OSError as error:
-                raise DiskFailedError(f"segment {location.segment_id:x} cannot be read: {error}") from error
-        if len(data) != stop - start:
-            raise SegmentGoneError(f"segment {location.segment_id:x} ends in {location}")
-        return data
-
-    # --- what was checked --------------------------------------------------------------------------------------------
-
-    def is_verified(self, location: Location, block: int) -> bool:
-        """Whether a block may be served unread: this process wrote it, or has found it right."""
-        segment = self._segments.get(location.segment_id)
-        return segment is not None and (segment.is_own or (location, block) in self._verified)
-
-    def verify_block(self, location: Location, block: int) -> bool:
-        """Read a block and compare it with its checksum; a right one is remembered. Blocks. Errors as read."""
-        wanted = block_range(location, block)
-        return self.check_block(location, block, self.read(location, wanted.start, wanted.stop))
-
-    def check_block(self, location: Location, block: int, data: bytes) -> bool:
-        """Compare the bytes of a whole block, read by the caller, with its checksum; a right one is remembered."""
-        is_right = block_matches(location, block, data)
-        if is_right:
-            with self._lock:
-                if location.segment_id in self._segments and not self._is_retired:
-                    self._verified.add(location, block)
-        return is_right
-
-    def distrust(self, segment_id: int) -> None:
-        """Let every block of a segment be checked again before it is served: one of them was found wrong."""
-        with self._lock:
-            segment = self._segments.get(segment_id)
-            if segment is not None:
-                segment.is_own = False
-            self._verified.forget(segment_id)
 
     # --- removal -----------------------------------------------------------------------------------------------------
 
@@ -643,7 +321,7 @@ class SegmentStore:
                 return True
             if segment.held:
                 return False
-            self._seal(segment)
+            self._table.seal(segment)
             segment.is_removed = True
             self._removed.add(segment_id)
             return True
@@ -675,7 +353,7 @@ class SegmentStore:
         with self._lock:
             segment = self._segments[segment_id]
             assert segment.is_leaving, f"segment {segment_id:x} is not to be unlinked"
-            files = [file for file in (segment.file, self._readers.pop(segment_id, None)) if file is not None]
+            files = [file for file in (segment.file, self._reads.take_reader(segment_id)) if file is not None]
             segment.file = None
         for file in files:
             file.close()
@@ -689,6 +367,6 @@ class SegmentStore:
             raise DiskFailedError(f"segment {segment_id:x} cannot be unlinked: {error}") from error
         with self._lock:
             del self._segments[segment_id]
-            self._verified.forget(segment_id)
+            self._table.verified.forget(segment_id)
             self._space.remove(segment.end)
         self.sample_free_bytes()

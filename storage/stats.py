@@ -167,7 +167,10 @@ class PinFigures(Protocol):
 class EvictionFigures(Protocol):
     """What the eviction policy shows; `storage/gittins_policy.py`."""
 
-    price: float
+    @property
+    def price(self) -> float:
+        """What a byte of cache is worth now, in hits a unit of traffic."""
+        ...
 
     @property
     def pins(self) -> PinFigures:

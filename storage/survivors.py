@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from storage import keys
 from storage.applier import Applier
-from storage.cached import MoveSurvivors, Survivor
+from storage.cached import CleanMove, MoveClean
 from storage.checksums import block_matches
 from storage.errors import DiskFailedError, OverloadedError, SegmentGoneError
 from storage.eviction import Kept, Victim
@@ -138,22 +138,22 @@ class Survivors:
                 places = self._segments.reserve(one.extent.location.length, one.stream)
                 reserved += [(one, places)]
             copied = await self._workers.run(self._copy_all, reserved)
-            survivors = [one for one in copied if one is not None]
-            is_moved = await self._applier.change(MoveSurvivors(survivors)) if survivors else []
+            moves = [one for one in copied if one is not None]
+            is_moved = await self._applier.change(MoveClean(moves)) if moves else []
         finally:
             self._segments.settle(place for _, held in reserved for place in held)
         return [
             pair
-            for survivor, was_moved in zip(survivors, is_moved, strict=True)
+            for move, was_moved in zip(moves, is_moved, strict=True)
             if was_moved
-            for pair in _pairs(survivor)
+            for pair in _pairs(move)
         ]
 
-    def _copy_all(self, reserved: Sequence[tuple[_Found, tuple[Reservation, ...]]]) -> list[Survivor | None]:
+    def _copy_all(self, reserved: Sequence[tuple[_Found, tuple[Reservation, ...]]]) -> list[CleanMove | None]:
         """Copy, and say where to; None for what is gone or wrong. Runs in a worker thread."""
         return [self._copy(one, places) for one, places in reserved]
 
-    def _copy(self, one: _Found, places: Sequence[Reservation]) -> Survivor | None:
+    def _copy(self, one: _Found, places: Sequence[Reservation]) -> CleanMove | None:
         old = one.extent.location
         new: list[Location] = []
         done = 0
@@ -175,7 +175,7 @@ class Survivors:
                 done += place.length
         except SegmentGoneError:
             return None
-        return Survivor(one.resident, old, tuple(new))
+        return CleanMove(one.resident, old, tuple(new))
 
 
 def _first_batch(found: Sequence[_Found]) -> Sequence[_Found]:
@@ -202,12 +202,12 @@ def _stream_of(keep: Sequence[Kept], starts: Sequence[int], offset: int, length:
     return stream if 2 * kept_bytes >= length else None
 
 
-def _pairs(survivor: Survivor) -> list[tuple[Location, Location]]:
+def _pairs(move: CleanMove) -> list[tuple[Location, Location]]:
     """Say which bytes of the old place lie at which of the new ones."""
     pairs: list[tuple[Location, Location]] = []
     done = 0
-    for new in survivor.new:
-        old = Location(survivor.old.segment_id, survivor.old.offset + done, new.length)
+    for new in move.new:
+        old = Location(move.old.segment_id, move.old.offset + done, new.length)
         pairs.append((old, new))
         done += new.length
     return pairs

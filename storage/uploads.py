@@ -46,6 +46,7 @@ from storage.ids import Ids
 from storage.intake import Inlet
 from storage.keyqueue import KeyQueue, Place, Turn
 from storage.policy import PolicyTable
+from storage.queued_change import new_entry, on_base
 from storage.records import (
     FORMAT,
     DirtyEntry,
@@ -65,8 +66,8 @@ from storage.rows import RowSource, decode_part, decode_upload, row_at, rows_in
 from storage.through import Through
 from storage.types import MIB, Checksum, Extent, ObjectName, WriteMode
 from storage.workers import Workers
+from storage.write_turn import write_turn
 from storage.writemode import decide, late_reason
-from storage.writer import new_entry, on_base, write_turn
 
 PART_BYTES_MIN: Final = 5 * MIB
 """The smallest part that is not the last (AWS "Amazon S3 multipart upload limits")."""

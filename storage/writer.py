@@ -11,23 +11,21 @@ goes through instead.
 """
 
 import asyncio
-import base64
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 import msgspec
 
-from storage import keys
 from storage.applier import Applier
 from storage.backlog import Backlog
 from storage.cached import AddExtents, StoreVersion
 from storage.clock import Clock
 from storage.commit import Commit
 from storage.conditional_writes import ConditionalWrites
-from storage.conflict_rules import NO_BASE, Base
+from storage.conflict_rules import Base
 from storage.conflicts import Conflicts
 from storage.errors import (
     NoSuchKeyError,
@@ -41,15 +39,15 @@ from storage.facts_table import FactsTable
 from storage.generations import Generations
 from storage.ids import Ids
 from storage.intake import BodyIntake, HeldBodies, HeldContent, Inlet, Intake
-from storage.keyqueue import KeyQueue, Turn
+from storage.keyqueue import KeyQueue
 from storage.origin.answers import WriteAnswer
 from storage.origin.client import OriginClient
-from storage.origin.wire import CHECKSUM_PREFIX, OutgoingBody, is_conditional, object_headers
+from storage.origin.wire import OutgoingBody, is_conditional, object_headers
 from storage.outgoing import Outgoing
-from storage.policy import Policy, PolicyTable
+from storage.policy import PolicyTable
+from storage.queued_change import new_entry, on_base
 from storage.records import (
     FORMAT,
-    BucketFacts,
     DirtyEntry,
     ObjectRecord,
     ObjectState,
@@ -59,9 +57,11 @@ from storage.records import (
     Validated,
 )
 from storage.requests import BoundedContent, Content, DeleteLine, DeleteResult, PutRequest, PutResult
+from storage.sent_digests import held_body, without_told
 from storage.through import Passed, Through
 from storage.types import NULL_VERSION, ByteRange, Checksum, ObjectName, WriteMode
 from storage.workers import Workers
+from storage.write_turn import FactsNow, write_turn
 from storage.writemode import WriteDecision, decide, late_reason
 
 THROUGH_DELETES_MAX: Final = 16
@@ -72,9 +72,6 @@ BUSY_RETRY_S: Final = 5.0
 
 Headers = tuple[tuple[str, str], ...]
 Deleting = Coroutine[object, object, DeleteResult]
-
-FactsNow = Callable[[], BucketFacts | None]
-"""Gives what is known of a bucket in this step; None where it must be asked anew."""
 
 
 @dataclass(slots=True)
@@ -446,32 +443,6 @@ async def _delete_each(
     return tuple(task.result() for task in tasks)
 
 
-@asynccontextmanager
-async def write_turn(
-    facts: FactsTable, queue: KeyQueue, name: ObjectName, check_writable: Callable[[ObjectName], None]
-) -> AsyncIterator[FactsNow]:
-    """Give a write-back its turn of the key, in a bucket that is not being deleted or changed.
-
-    What comes gives the bucket's facts, None where they were dropped since: then the write lets go and takes another turn. It
-    is looked at in the step that hands the write to the door.
-
-    Raises:
-        ReadOnlyError: The key became one that no client writes, while its body came or the turn was waited for.
-        NoSuchBucketError: The bucket was deleted meanwhile.
-        OverloadedError: Too many wait for the key.
-    """
-    while True:
-        drops = facts.drops(name.bucket)
-        # Not within the turn: the bucket's deletion may have a flush of this key to wait for.
-        known = await facts.facts(name.bucket)
-        facts_now = partial(facts.since, name.bucket, drops, known)
-        async with queue.turn(name, Turn.WRITE_BACK):
-            if facts_now() is not None:
-                check_writable(name)
-                yield facts_now
-                return
-
-
 def _failed_line(name: ObjectName, error: StorageError) -> DeleteResult:
     match error:
         case OriginError():
@@ -485,57 +456,3 @@ def _failed_line(name: ObjectName, error: StorageError) -> DeleteResult:
         case _:
             code = "SlowDown" if error.retryable else "InternalError"
     return DeleteResult(name.key, code, str(error), name.version_id)
-
-
-def without_told(body: OutgoingBody, told: Headers) -> OutgoingBody:
-    """Leave out of a body's digests those that `told` has as headers; the origin wants one checksum at most."""
-    names = {name for name, _ in told}
-    if any(name.startswith(CHECKSUM_PREFIX) for name in names):
-        return msgspec.structs.replace(body, md5="", checksums=())
-    if body.checksums or "content-md5" in names:
-        return msgspec.structs.replace(body, md5="")
-    return body
-
-
-async def held_body(held: HeldContent, told: Headers, workers: Workers) -> OutgoingBody:
-    """Make a body of what is held, with digests beside those that `told` has as headers."""
-    names = {name for name, _ in told}
-    has_checksum = any(name.startswith(CHECKSUM_PREFIX) for name in names)
-    checksums = () if has_checksum else held.checksums()
-    md5 = ""
-    if not has_checksum and not checksums and "content-md5" not in names:
-        md5 = base64.b64encode(await workers.run(held.md5_digest)).decode()
-    return OutgoingBody(held.size, held.chunks, is_repeatable=True, md5=md5, checksums=checksums)
-
-
-def new_entry(
-    name: ObjectName,
-    record: ObjectRecord | None,
-    policy: Policy,
-    *,
-    now_s: float,
-    epoch: int,
-    credential_id: str,
-) -> DirtyEntry:
-    """Make the flush queue's row of a write (`record`) or delete (None); the commit gives it its sequence."""
-    return DirtyEntry(
-        FORMAT,
-        0,
-        name.bucket,
-        name.key,
-        keys.slot(name.bucket, name.key),
-        0 if record is None else record.version_id,
-        0 if record is None else record.size,
-        credential_id,
-        now_s,
-        flush_after_s=now_s + policy.flush_delay_s if policy.flush_delay_s else 0.0,
-        deadline_s=now_s + policy.flush_deadline_s if policy.flush_deadline_s else 0.0,
-        epoch=epoch,
-    )
-
-
-def on_base(entry: DirtyEntry, base: Base) -> DirtyEntry:
-    """Note in the flush queue's row what the write is made on."""
-    if base is NO_BASE:
-        return entry
-    return msgspec.structs.replace(entry, base_etag=base.etag, own_etags=base.own_etags)

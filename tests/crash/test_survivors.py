@@ -14,9 +14,10 @@ from contextlib import suppress
 
 import pytest
 
-from storage.cached import MoveSurvivors, Survivor
+from storage.cached import CleanMove, MoveClean
 from storage.checksums import checksums
-from storage.records import ObjectState, ResidentRow
+from storage.mutations import move
+from storage.records import ResidentRow
 from storage.rows import Rows
 from storage.segments import Reservation, segment_path
 from storage.survivors import Survivors, _Found
@@ -109,14 +110,14 @@ def shown(plant: Callable[[OpenDirectory], None] = lambda _directory: None) -> s
 def test_cuts_when_survivors_get_new_checksums(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that a power cut damaged, carried on with checksums of what was read instead of the row's, are found."""
 
-    def copy(self: Survivors, one: _Found, places: Sequence[Reservation]) -> Survivor:
+    def copy(self: Survivors, one: _Found, places: Sequence[Reservation]) -> CleanMove:
         old, new, done = one.extent.location, [], 0
         for place in places:
             data = self._segments.read(old, done, done + place.length).ljust(place.length, b"\0")
             self._segments.write(place, 0, data)
             new.append(Location(place.segment_id, place.offset, place.length, checksums(data)))
             done += place.length
-        return Survivor(one.resident, old, tuple(new))
+        return CleanMove(one.resident, old, tuple(new))
 
     monkeypatch.setattr(Survivors, "_copy", copy)
 
@@ -137,23 +138,10 @@ def test_cuts_when_dirty_bytes_move_like_clean_ones(monkeypatch: pytest.MonkeyPa
             return None
         return next((one for one in rows.extents_of(record) if one.start == resident.start), None)
 
-    def move(_self: MoveSurvivors, rows: Rows, survivor: Survivor) -> bool:
-        resident = survivor.resident
-        record = rows.object(resident.bucket, resident.key)
-        if record is None or record.version_id != resident.version_id:
-            return False
-        held = [one for one in rows.extents_of(record) if one.location == survivor.old]
-        start, added = resident.start, list[Extent]()
-        for place in survivor.new:
-            added.append(Extent(start, start + place.length, place))
-            start += place.length
-        is_dirty = record.state is not ObjectState.CLEAN
-        rows.change_extents(resident.bucket, resident.key, record, held, added)
-        rows.release(held, is_dirty=is_dirty)
-        rows.occupy(added if held else (), resident, is_dirty=is_dirty)
-        return bool(held)
+    def unguarded(_self: MoveClean, rows: Rows, one: CleanMove) -> bool:
+        return move(rows, one.resident, one.old, one.new)
 
     monkeypatch.setattr(Survivors, "_extent", extent)
-    monkeypatch.setattr(MoveSurvivors, "_move", move)
+    monkeypatch.setattr(MoveClean, "_move", unguarded)
 
     assert "acknowledged bytes" in shown(plant)

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from storage.errors import DamagedError
-from storage.fsck_repair import Look, RepairParts, repair
+from storage.fsck_repair import RepairParts, repair
 from storage.recovered_changes import Looked
 from storage.recovery import Recovered, RecoveryParts, recover
+from storage.repair_doubts import Look
 from storage.repair_outcome import RepairOutcome
 from storage.types import ObjectName
 from tests.fakes.filesystem import FakeFilesystem

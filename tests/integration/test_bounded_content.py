@@ -9,8 +9,8 @@ from storage.errors import OverloadedError
 from storage.intake import HELD_BODY_BYTES_MAX
 from storage.origin.wire import OutgoingBody
 from storage.policy import Policy
+from storage.sent_digests import without_told
 from storage.types import MIB, TINY_BODY_BYTES_MAX, CacheResult, Checksum, ChecksumAlgorithm, WriteMode
-from storage.writer import without_told
 from tests.fakes.running_engine import BUCKET, RunningEngine, running_engine
 from tests.fakes.writing import FormFile, flushed, head, md5, request, until
 

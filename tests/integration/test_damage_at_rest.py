@@ -19,7 +19,7 @@ from storage.clock import SystemClock
 from storage.errors import DamagedError, StorageError
 from storage.filesystem import PosixFilesystem
 from storage.flush_events import FlushSettings
-from storage.fsck_repair import RepairParts, repair, spare_segment_id
+from storage.fsck_repair import RepairParts, repair
 from storage.index_aside import RocksRepairHome
 from storage.layered_index import RocksCopies
 from storage.layout import INDEX_DIRECTORY
@@ -30,6 +30,7 @@ from storage.origin.endpoint import OriginSettings
 from storage.origin.limiter import LimiterSettings
 from storage.origin_look import OriginLook
 from storage.refetch import Refetching
+from storage.repair_ids import spare_segment_id
 from storage.repair_outcome import RepairOutcome
 from storage.types import ObjectName
 from tests.end_to_end.content import IS_LONG

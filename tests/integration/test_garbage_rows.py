@@ -73,7 +73,7 @@ async def flush(running: RunningEngine, _: str) -> None:
 
 async def upkeep(running: RunningEngine, _: str) -> None:
     """Do what is done from time to time."""
-    components = running.engine._life.components
+    components = running.engine._lives.life.components
     await attempt(components.compaction.compact())
     await attempt(components.uploads.expire(upload_ttl_s=1e9))
     await attempt(components.hidden_writes.look())
@@ -83,12 +83,12 @@ async def upkeep(running: RunningEngine, _: str) -> None:
 async def scrub(running: RunningEngine, _: str) -> None:
     """Go round."""
     for _turn in range(20):
-        await attempt(running.engine._life.components.scrubber.turn())
+        await attempt(running.engine._lives.life.components.scrubber.turn())
 
 
 async def reclaim(running: RunningEngine, _: str) -> None:
     """Give up what is clean."""
-    components = running.engine._life.components
+    components = running.engine._lives.life.components
     for state in components.segments.states():
         await attempt(components.reclaim._drop(Victim(state.segment_id)))
 
@@ -137,7 +137,7 @@ async def test_garbage_in_any_family_ends_no_task_and_loses_nothing(family: Fami
                 await running.get("clean")
                 await running.fills_ended()
                 await running.put("dirty", DIRTY)
-                running.engine._life.recovered.journal.rotate()
+                running.engine._lives.life.recovered.journal.rotate()
                 await running.put("tiny", b"tiny")
                 await running.engine.delete_object(ObjectName(BUCKET, "deleted"))
                 upload_id = await open_upload(running, "upload")
@@ -152,4 +152,4 @@ async def test_garbage_in_any_family_ends_no_task_and_loses_nothing(family: Fami
                 await drained(running)
                 assert (at_origin(running, "dirty"), at_origin(running, "tiny")) == (DIRTY, b"tiny"), work
                 assert at_origin(running, "deleted") is None, work
-                assert not running.engine._has_ended.is_set(), f"{work} has ended the engine"
+                assert not running.engine._lives.has_ended.is_set(), f"{work} has ended the engine"

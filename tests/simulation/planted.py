@@ -10,6 +10,7 @@ from storage.commit import Commit, Receipt, _Waiting
 from storage.flush import FlushPlanner
 from storage.flush_attempts import Attempts
 from storage.flush_events import Confirm, Confirmed, Event, FailureKind, FlushSucceeded
+from storage.flush_states import FlushStates
 from storage.flusher import Flusher
 from storage.origin_uploads import OriginUpload, OriginUploads
 from storage.records import FORMAT, DirtyEntry, Flushed, Validated
@@ -87,14 +88,14 @@ def acknowledged_before_the_journal(patch: pytest.MonkeyPatch) -> None:
 
 def older_state_is_sent(patch: pytest.MonkeyPatch) -> None:
     """A success of a state that was replaced meanwhile ends the key, as if it had been the newest."""
-    go_on = FlushPlanner._go_on
+    go_on = FlushStates.go_on
 
-    def end(self: FlushPlanner, key: Any, retry_in_s: float = 0.0) -> None:
+    def end(self: FlushStates, key: Any, retry_in_s: float = 0.0) -> None:
         if retry_in_s == 0.0 and key.sent is not None and key.is_overtaken and key.entry is not None:
-            self._books.drop_entry(key)
+            self.books.drop_entry(key)
         go_on(self, key, retry_in_s)
 
-    patch.setattr(FlushPlanner, "_go_on", end)
+    patch.setattr(FlushStates, "go_on", end)
 
 
 def uploads_left_behind(patch: pytest.MonkeyPatch) -> None:

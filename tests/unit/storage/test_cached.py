@@ -1,6 +1,7 @@
 """Changes to clean rows: each is dropped where the row has moved on, and none touches a dirty byte."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -9,6 +10,7 @@ from storage import keys
 from storage.applier import write_change, write_group
 from storage.cached import (
     AddExtents,
+    CleanMove,
     DropExtents,
     DropSegment,
     ForgetClean,
@@ -37,6 +39,8 @@ from tests.fakes.row_invariants import all_rows, check_rows
 
 ORIGIN = OriginIdentity("", 0, 100, "theirs")
 
+T = TypeVar("T")
+
 
 class Cached:
     """An index with mutations and changes applied; consistent after each."""
@@ -53,7 +57,7 @@ class Cached:
             group.append((self.sequence, stamp(mutation, self.sequence, None)))
         write_group(self.index, group)
 
-    def change(self, change: Callable[[Rows], int]) -> tuple[int, Effects]:
+    def change(self, change: Callable[[Rows], T]) -> tuple[T, Effects]:
         """Carry out a change."""
         result, effects = write_change(self.index, change)
         check_rows(self.index)
@@ -409,23 +413,58 @@ def test_move_clean_when_some_rows_have_moved_on(cached: Cached) -> None:
     cached.known("gone", 8, extent(0, 20, 3, 64))
     cached.change(ForgetVersion(BUCKET, "gone", 8))
     moves = [
-        (
+        CleanMove(
             ResidentRow(FORMAT, 0, 20, bucket=BUCKET, key="here", version_id=7),
             Location(3, 0, 20),
-            Location(9, 0, 20),
+            (Location(9, 0, 20),),
         ),
-        (
+        CleanMove(
             ResidentRow(FORMAT, 0, 20, bucket=BUCKET, key="gone", version_id=8),
             Location(3, 64, 20),
-            Location(9, 20, 20),
+            (Location(9, 20, 20),),
         ),
     ]
 
     moved, effects = cached.change(MoveClean(moves))
 
-    assert moved == 1
+    assert moved == [True, False]
     assert cached.extents("here") == (Extent(0, 20, Location(9, 0, 20)),)
     assert effects.segments == {
         3: SegmentRow(FORMAT, 3, Stream.CLEAN),
         9: SegmentRow(FORMAT, 9, Stream.CLEAN, "", 20, 0),
     }
+
+
+def test_move_clean_when_the_new_place_goes_over_the_end_of_a_segment(cached: Cached) -> None:
+    """An extent that lies at two places becomes two extents, and both count."""
+    cached.known("key", 7, extent(0, 20, 3), extent(20, 20, 4))
+    resident = ResidentRow(FORMAT, 0, 20, bucket=BUCKET, key="key", version_id=7)
+
+    moved, effects = cached.change(
+        MoveClean([CleanMove(resident, Location(3, 0, 20), (Location(8, 90, 12), Location(9, 0, 8)))])
+    )
+
+    assert moved == [True]
+    assert [(e.start, e.location.segment_id) for e in cached.extents("key")] == [(0, 8), (12, 9), (20, 4)]
+    assert {segment_id: row.live_bytes for segment_id, row in effects.segments.items()} == {3: 0, 8: 12, 9: 8}
+
+
+def test_move_clean_when_the_row_is_dirty(cached: Cached) -> None:
+    """Dirty bytes move by the journal alone: nothing of them changes, of an object or of a part."""
+    cached.commit(put("key", record(9, (extent(0, 5, 3, 64),))))
+    cached.commit(upload_created("u", "key"), part_uploaded("u", 1, (extent(0, 5, 4, 64),)))
+    of_object = ResidentRow(FORMAT, 0, 5, bucket=BUCKET, key="key", version_id=9)
+    of_part = ResidentRow(FORMAT, 0, 5, upload_id="u", part=1)
+    before = all_rows(cached.index)
+
+    moved, _ = cached.change(
+        MoveClean(
+            [
+                CleanMove(of_object, Location(3, 64, 5), (Location(9, 0, 5),)),
+                CleanMove(of_part, Location(4, 64, 5), (Location(9, 5, 5),)),
+            ]
+        )
+    )
+
+    assert moved == [False, False]
+    assert all_rows(cached.index) == before

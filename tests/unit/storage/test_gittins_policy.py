@@ -7,18 +7,12 @@ import pytest
 
 from bench.replay import CacheReplay
 from storage.eviction import EvictionPolicy, ExtentUse, Kept, Victim
-from storage.gittins_policy import (
-    ANNOUNCED_MAX,
-    DIGEST_READS,
-    FOUND_SINGLY,
-    FREED_SHARE_MIN,
-    GROUPS_LEARNT_ALL,
-    LEARN_READS_A_STEP,
-    GittinsPolicy,
-)
+from storage.gittins_policy import ANNOUNCED_MAX, GittinsPolicy
 from storage.identities import identity_of
 from storage.policy import RetentionPriority
 from storage.reuse import MARK, MARKED_MAX, UNREAD, ReuseMonitor
+from storage.reuse_lessons import DIGEST_READS, GROUPS_LEARNT_ALL, LEARN_READS_A_STEP
+from storage.segment_ranking import FOUND_SINGLY, FREED_SHARE_MIN
 from storage.types import KIB, MIB, ObjectName, Stream
 from tests.contracts.eviction_policy import EvictionPolicyContract, use
 
@@ -186,7 +180,7 @@ def of_warmed(priority: RetentionPriority = RetentionPriority.NORMAL) -> ExtentU
 def test_everything_is_admitted_while_there_is_room() -> None:
     """While nothing has to go for it, any fill is kept."""
     policy = warmed()
-    policy.price = 1e9
+    policy._ranking.price = 1e9
 
     assert policy.admit(of_warmed(), has_room=True) is Stream.CLEAN
     assert policy.admit(of_warmed(), has_room=False) is None
@@ -196,10 +190,10 @@ def test_everything_is_admitted_while_there_is_room() -> None:
 def test_priority_weighs_what_is_worth_keeping() -> None:
     """At one price a high object is admitted where a normal one is not, and a normal one where a low one is not."""
     policy = warmed()
-    worth = policy._table(policy._groups.of(of_warmed().name, 0).number << 2)[0]
+    worth = policy._tables.of(policy._groups.of(of_warmed().name, 0).number << 2)[0]
 
     def admitted_at(price: float) -> list[RetentionPriority]:
-        policy.price = price
+        policy._ranking.price = price
         return [p for p in RetentionPriority if policy.admit(of_warmed(p), has_room=False) is not None]
 
     high = [RetentionPriority.HIGH, RetentionPriority.PINNED]  # the policy has no room for pins
@@ -268,13 +262,14 @@ def test_lessons_are_taken_in_steps_however_short_the_reads() -> None:
     policy = GittinsPolicy(capacity_bytes=64 * MIB, segment_bytes=MIB)
     policy.admitted(use(1), 1, 0)
     steps: list[int] = []
-    learn = policy._learn
+    lessons = policy._lessons
+    learn = lessons.step
 
     def count() -> None:
         steps[-1] += 1
         learn()
 
-    policy._learn = count  # type: ignore[method-assign]
+    lessons.step = count  # type: ignore[method-assign]
     for length in [16] * 4000 + [MIB] * 400:
         steps.append(0)
         assert policy.touched(1, 0, length)
@@ -310,7 +305,7 @@ def test_released_groups_count_again_once_they_are_read() -> None:
 
     assert were_released == [True, True]
     assert [group.is_released for group in groups] == [False, False]
-    assert [group.read_at for group in groups] == [policy._now] * 2
+    assert [group.read_at for group in groups] == [policy._clock.now] * 2
 
 
 @pytest.mark.parametrize(("prefixes", "learnt"), [(GROUPS_LEARNT_ALL, 1), (GROUPS_LEARNT_ALL + 1, 0)])
@@ -324,7 +319,7 @@ def test_of_many_groups_those_are_learnt_about_that_were_read(
         policy.accessed(one, None)
     idle = policy._groups.of(reads[0][0].name, 0).monitor
     for _ in range(2000):
-        policy._learn()
+        policy._lessons.step()
     lessons: list[ReuseMonitor] = []
     lesson = ReuseMonitor.lesson
 
@@ -337,7 +332,7 @@ def test_of_many_groups_those_are_learnt_about_that_were_read(
     assert not idle.has_news
     policy.accessed(reads[1][0], None)
     for _ in range(2000):
-        policy._learn()
+        policy._lessons.step()
 
     assert any(monitor is not idle for monitor in lessons)
     assert (idle in lessons) == bool(learnt)
@@ -372,14 +367,16 @@ def test_segments_are_ranked_by_their_scores() -> None:
             policy.found(segment_id, MIB)
             policy._segments[segment_id].score = float(rng.randrange(9))
 
-        assert list(policy._ranked()) == sorted(range(count), key=lambda one: policy._segments[one].score)
+        assert list(policy._ranking._ranked()) == sorted(
+            range(count), key=lambda one: policy._segments[one].score
+        )
 
 
 def test_time_goes_on_beyond_a_million_caches_of_traffic() -> None:
     """Stamps are of all traffic, and a small cache that is read all the time sees much."""
     policy = GittinsPolicy(capacity_bytes=64 * MIB, segment_bytes=MIB)
-    policy._clock_bytes = (1 << 33) * policy._unit_bytes
-    policy._now = 1 << 33
+    policy._clock.bytes = (1 << 33) * policy._clock.unit_bytes
+    policy._clock.now = 1 << 33
     one = use(1)
     policy.accessed(one, None)
     policy.admitted(one, 1, 0)

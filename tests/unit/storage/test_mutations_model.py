@@ -14,6 +14,7 @@ from storage import keys
 from storage.applier import Sequenced, write_change, write_group
 from storage.cached import (
     AddExtents,
+    CleanMove,
     DropExtents,
     DropSegment,
     ForgetClean,
@@ -275,8 +276,8 @@ class MutationMachine(RuleBasedStateMachine):
         if is_journaled or is_dirty:
             self.apply(self.moves[-1], self.moves[-1])
         else:
-            moved, _ = write_change(self.index, MoveClean([(resident, old, new), (resident, old, new)]))
-            assert moved == 1
+            moved, _ = write_change(self.index, MoveClean([CleanMove(resident, old, (new,))] * 2))
+            assert moved == [True, False]
 
     @precondition(lambda self: self.moves)
     @rule(choice=INDEX)

@@ -9,8 +9,9 @@ from hypothesis import given, strategies as st
 
 from bench.replay import CacheReplay
 from storage.eviction import ExtentUse, Kept
-from storage.gittins_policy import PINNED_SHARE_MAX, GittinsPolicy
+from storage.gittins_policy import GittinsPolicy
 from storage.policy import RetentionPriority
+from storage.segment_ranking import PINNED_SHARE_MAX
 from storage.types import KIB, MIB, ObjectName, Stream
 
 SIZE = 128 * KIB
@@ -149,7 +150,7 @@ def test_what_is_next_needs_no_worth_and_takes_no_room_of_pins() -> None:
     other = use(7, RetentionPriority.NORMAL)
     for number in range(800):
         policy.accessed(use(1000 + number % 400, RetentionPriority.NORMAL), None)
-    policy.price = inf
+    policy._ranking.price = inf
     assert policy.admit(other, has_room=False) is None
     assert policy.admit(other, has_room=False, is_next=True) is Stream.CLEAN
 
