@@ -636,11 +636,12 @@ async def test_change_near_its_deadline_goes_before_the_others() -> None:
     """A policy's deadline raises a change over older ones without one."""
     async with running_engine(flush=FlushSettings(concurrency=1, deadline_lead_s=5.0)) as running:
         await running.engine.bucket_facts(BUCKET)
-        running.origin.latency_s = 0.02
+        running.origin.latency_s = 0.5  # of the first: all others are there before it is answered
         for n in range(10):
             await running.put(f"old{n}", b"x")
         running.use(Policy(flush_deadline_s=1.0))
         await running.put("due", b"x")
+        running.origin.latency_s = 0.0
         await until(lambda: running.engine.status().pending_objects == 0)
 
         order = [entry.key for entry in running.origin.log if entry.operation == "PutObject"]
