@@ -12,9 +12,11 @@
     GET  /-/acknowledged?bucket=&key=      the AcknowledgedLine of one key, or null
     POST /-/publish?bucket=&source=&target=&copy=   PublishReport of a new publish, or of copies where copy is 1
     GET  /-/publish/{id}?wait=SECONDS      PublishReport, after at most WAIT_S_MAX
-    POST /-/warm?bucket=&prefix=&mode=&metadata-only=&concurrency=&ahead=&ahead-bytes=&idle=   WarmReport of a new warm-up; mode is
-                                           prefix, list or order
+    POST /-/warm?bucket=&prefix=&mode=&metadata-only=&concurrency=&ahead=&ahead-bytes=&idle=&hold=   WarmReport of a new warm-up;
+                                           mode is prefix, list or order
     POST /-/warm/{id}?at=&last=            WarmFed: a piece of its list, a JSON array of {bucket, key, range}
+    GET  /-/warm/{id}/hold                 blanks for as long as more of its list may come, then WarmReport: whoever gives the list keeps
+                                           this request open meanwhile, and has gone when it breaks
     GET  /-/warm                           WarmJobs: those that run or ended lately
     GET  /-/warm/{id}?wait=SECONDS         WarmReport, after at most WAIT_S_MAX
     DELETE /-/warm/{id}                    WarmReport of the warm-up, which was ended
@@ -135,6 +137,10 @@ class Admin:
             )
         return None
 
+    def begin_stop(self) -> None:
+        """End what would wait for as long as a client likes."""
+        self._store.warmer.release_holds()
+
     async def answer(self, request: S3Request, body: RequestBody) -> S3Response:  # noqa: PLR0911 - one arm a verb
         """Answer an admin verb.
 
@@ -161,7 +167,8 @@ class Admin:
             case _, "publish", publish_id:
                 return _json(await self._publish(request, publish_id))
             case _, "warm", job:
-                return _json(await answer_warm(self._store.warmer, request, job, body, WAIT_S_MAX))
+                told = await answer_warm(self._store.warmer, request, job, body, WAIT_S_MAX)
+                return told if isinstance(told, S3Response) else _json(told)
             case "POST", "retry" | "discard", "":
                 return _json(Changed(await self._settle_quarantined(request, verb)))
             case _:

@@ -6,7 +6,9 @@ Used by commands and the demo only; everything in the service is asynchronous.
 import hashlib
 import http.client
 import re
+import ssl
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from html import unescape
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -22,12 +24,18 @@ TIMEOUT_S: Final = 60.0
 
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 
+_DROPPED_BYTES: Final = 4096
+
 _REGION: Final = "us-east-1"
 _MESSAGE: Final = re.compile(r"<Code>(?P<code>[^<]*)</Code><Message>(?P<message>[^<]*)</Message>")
 
 
 class GatewayError(Exception):
-    """The gateway refused, or cannot be reached. One line for people."""
+    """The gateway refused, with that status, or cannot be reached, with 0. One line for people."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status: Final = status
 
 
 class GatewayClient:
@@ -53,28 +61,60 @@ class GatewayClient:
         Raises:
             GatewayError: No connection, or any answer but 2xx.
         """
+        with closing(self._connection()) as connection:
+            answer = self._begun(connection, method, path, parameters, body)
+            return self._rest(answer)
+
+    def hold(self, path: str) -> "HeldAnswer":
+        """Begin a GET whose answer ends when there is a reason; on return it has begun.
+
+        Raises:
+            GatewayError: As `call`.
+        """
+        with ExitStack() as failing:
+            connection = failing.enter_context(closing(self._connection()))
+            answer = self._begun(connection, "GET", path)
+            failing.pop_all()
+        return HeldAnswer(connection, answer)
+
+    def _connection(self) -> http.client.HTTPConnection:
+        url = urlsplit(self._endpoint)
+        make = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+        return make(url.netloc, timeout=TIMEOUT_S)
+
+    def _begun(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        parameters: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> http.client.HTTPResponse:
+        """Send a request, the only one of its connection; give its answer, of which the head has come."""
         query = "&".join(
             f"{uri_encode(name)}={uri_encode(value)}" for name, value in (parameters or {}).items()
         )
         target = f"{path}?{query}" if query else path
-        url = urlsplit(self._endpoint)
         digest = hashlib.sha256(body).hexdigest()
-        headers = sign_headers(self._identity, method, target, {"host": url.netloc}, digest, self._wall_s())
-        make = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-        connection = make(url.netloc, timeout=TIMEOUT_S)
+        host = urlsplit(self._endpoint).netloc
+        headers = sign_headers(self._identity, method, target, {"host": host}, digest, self._wall_s())
         try:
             connection.request(
                 method, target, body or None, headers={**headers, "content-length": str(len(body))}
             )
             answer = connection.getresponse()
-            told = answer.read(ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
             raise GatewayError(f"{self._endpoint} does not answer: {error}") from error
-        finally:
-            connection.close()
         if not 200 <= answer.status < 300:
-            raise GatewayError(f"{method} {path}: {_reason(answer.status, told)}")
-        return told
+            reason = _reason(answer.status, self._rest(answer))
+            raise GatewayError(f"{method} {path}: {reason}", answer.status)
+        return answer
+
+    def _rest(self, answer: http.client.HTTPResponse) -> bytes:
+        try:
+            return answer.read(ANSWER_BYTES_MAX)
+        except (OSError, http.client.HTTPException) as error:
+            raise GatewayError(f"{self._endpoint} does not answer: {error}") from error
 
     def ask(
         self,
@@ -93,6 +133,34 @@ class GatewayClient:
             return msgspec.json.decode(self.call(method, path, parameters, body), type=kind)
         except msgspec.DecodeError as error:
             raise GatewayError(f"{method} {path}: the answer cannot be read: {error}") from error
+
+
+class HeldAnswer:
+    """An answer that is on its way; what it says is dropped, and the gateway sees when this process lets go of it or dies."""
+
+    def __init__(self, connection: http.client.HTTPConnection, answer: http.client.HTTPResponse) -> None:
+        """Take a connection over, with the answer whose head has come."""
+        self._connection: Final = connection
+        # As long as it is not read to its end, it keeps the connection.
+        self._answer: Final = answer
+        if connection.sock is not None:
+            connection.sock.settimeout(0)
+
+    def is_open(self) -> bool:
+        """Say whether the connection still stands; what has come meanwhile makes room for more."""
+        connected = self._connection.sock
+        try:
+            while connected is not None and connected.recv(_DROPPED_BYTES):
+                pass
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
+        except OSError:
+            pass
+        return False
+
+    def close(self) -> None:
+        """Let go."""
+        self._connection.close()
 
 
 def _reason(status: int, body: bytes) -> str:

@@ -78,6 +78,10 @@ class OwnPaths(Protocol):
         """Answer an admin verb; the caller has checked the right to it."""
         ...
 
+    def begin_stop(self) -> None:
+        """End what would wait without end."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ServerParts:
@@ -154,6 +158,7 @@ class S3Server:
         self._is_stopping = True
         for acceptor in self._acceptors:
             acceptor.close()
+        self._parts.own_paths.begin_stop()
         await self._listener.stop(grace_s)
         await self._cross_origin.close()
 

@@ -1,26 +1,26 @@
 """`forebay warm`: begin a warm-up in a running gateway, give it its list, and show how far it is.
 
 Exit status, beside 1 and 2 as everywhere: 0 the job has ended and enough is warm; 3 it has ended, and less is warm than `--fail-under`
-asks for, or, without that, something failed. The job runs in the gateway: when the command is interrupted it goes on.
+asks for, or, without that, something failed. The job runs in the gateway: when the command is interrupted it goes on, with as much of its
+list as it was given. While it gives the list, the command holds the job by an open request, so that the gateway sees when it has gone.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final
 
 import msgspec
 
-from gateway.client import GatewayClient, GatewayError
-from gateway.s3.ranges import parse_range
+from gateway.client import GatewayClient, GatewayError, HeldAnswer
 from gateway.setting_values import parse_duration, parse_size
 from gateway.settings import SettingsError
+from gateway.warm_list import SplitPlace, WarmList
 from gateway.warm_progress import Progress, end_lines, job_line, room_line
-from storage.types import RangeSpec
+from storage.clock import SystemClock
 from storage.warm_jobs import (
-    FEED_ENTRIES_MAX,
     WarmEntry,
     WarmFed,
     WarmJobs,
@@ -34,14 +34,18 @@ DONE: Final = 0
 NOT_DONE: Final = 1
 TOO_COLD: Final = 3
 
+NOT_FOUND: Final = 404
+
 STEP_S: Final = 1
 PLAIN_EVERY_S: Final = 10.0
 """A line of progress, where it does not go to a terminal."""
 
+HOLD_S: Final = 10
+"""When the command has gone in the middle of its list, or a proxy has cut its request, the job waits so long for it to come back."""
+
 STANDARD_INPUT: Final = "-"
 
 Write = Callable[[str], None]
-SplitPlace = Callable[[str], tuple[str, str]]
 
 
 def add_warm_flags(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +89,21 @@ def run_warm(parsed: argparse.Namespace, client: GatewayClient, split: SplitPlac
         client: Speaks to the gateway.
         split: Takes an s3:// address apart; raises SettingsError.
         write: Writes a line for people.
+
+    Raises:
+        SettingsError: Wrong use, or a line of the list is no name.
+        GatewayError: The gateway does not answer, refuses, or knows the job no more.
     """
+    try:
+        return _run(parsed, client, split, write)
+    except GatewayError as error:
+        if error.status != NOT_FOUND:
+            raise
+        text = "the gateway knows no such warm-up: it ended long ago, or the gateway was started anew since"
+        raise GatewayError(text, error.status) from error
+
+
+def _run(parsed: argparse.Namespace, client: GatewayClient, split: SplitPlace, write: Write) -> int:
     fail_under = _percent(parsed.fail_under)
     if parsed.cancel is not None:
         report = client.ask(WarmReport, "DELETE", f"/-/warm/{_id(parsed.cancel)}")
@@ -108,12 +126,19 @@ def _begin(
     fail_under: float | None,
 ) -> int:
     wanted, list_file = _wanted(parsed, split), _list_file(parsed)
-    with _lines(list_file) as lines:
+    with _opened(list_file) as descriptor:
         started = client.ask(WarmReport, "POST", "/-/warm", wanted)
-        job = _Job(client, started.job_id, write)
-        if lines is not None:
+        job = _Job(client, started.job_id, write, is_shown=not parsed.detach)
+        if descriptor is not None:
             bucket = split(parsed.place)[0] if parsed.place and parsed.place != STANDARD_INPUT else ""
-            job.feed(read_entries(lines, bucket, split))
+            try:
+                job.feed(WarmList(descriptor, bucket, split, SystemClock()))
+            except KeyboardInterrupt:
+                job.end_line()
+                write(
+                    f"warm-up {job.job_id} fetches what it was given; forebay warm --cancel {job.job_id} ends it"
+                )
+                return NOT_DONE
     if parsed.detach:
         write(f"warm-up {started.job_id} runs; forebay warm --status {started.job_id} shows how far it is")
         return DONE
@@ -140,6 +165,8 @@ def _wanted(parsed: argparse.Namespace, split: SplitPlace) -> dict[str, str]:
             raise SettingsError(f"place: {place!r} has a prefix; allowed with a list: s3://BUCKET")
         if not has_list:
             wanted |= {"bucket": bucket, "prefix": prefix}
+    if has_list:
+        wanted["hold"] = str(HOLD_S)
     numbers = {"concurrency": parsed.concurrency, "ahead": parsed.ahead}
     wanted |= {name: str(_whole(name, text)) for name, text in numbers.items() if text is not None}
     if parsed.ahead_bytes is not None:
@@ -156,94 +183,95 @@ def _list_file(parsed: argparse.Namespace) -> str | None:
 
 
 @contextmanager
-def _lines(list_file: str | None) -> Iterator[TextIO | None]:
+def _opened(list_file: str | None) -> Iterator[int | None]:
     """Open the list before the job is begun: one that is not there begins none."""
     if list_file is None:
         yield None
-    elif list_file == STANDARD_INPUT:
-        yield sys.stdin
+    elif list_file != STANDARD_INPUT:
+        with Path(list_file).open("rb", buffering=0) as file:
+            yield file.fileno()
+    elif sys.stdin is None:
+        raise SettingsError("list: standard input is closed; allowed: a list there, or --from FILE")
     else:
-        with Path(list_file).open(encoding="utf-8", newline="\n") as file:
-            yield file
+        yield sys.stdin.fileno()
 
 
-class _Line(msgspec.Struct, frozen=True):
-    """A line that is JSON."""
+class _Held:
+    """The request that holds a job while its list is given; begun again where something between here and the gateway has cut it."""
 
-    key: str
-    bucket: str = ""
-    range: str = ""
+    def __init__(self, client: GatewayClient, job_id: int) -> None:
+        self._client = client
+        self._path = f"/-/warm/{job_id}/hold"
+        self._answer: HeldAnswer | None = None
 
+    def keep(self) -> None:
+        """See that the job is held.
 
-def read_entries(lines: Iterable[str], bucket: str, split: SplitPlace) -> Iterator[WarmEntry]:
-    """Read a list; empty lines are passed over.
+        Raises:
+            GatewayError: The gateway does not answer, or knows the job no more.
+        """
+        if self._answer is None or not self._answer.is_open():
+            self.close()
+            self._answer = self._client.hold(self._path)
 
-    Args:
-        lines: A key, an s3:// address, or a JSON object with `key` and perhaps `bucket` and `range` (as the header's value,
-            `bytes=0-1023`) each. A key that begins with { or s3:// stands in the second or third form.
-        bucket: Of the lines that name none; "" where each has to.
-        split: Takes an s3:// address apart.
-
-    Raises:
-        SettingsError: A line is none of these, and which.
-    """
-    for number, line in enumerate(lines, start=1):
-        text = line.rstrip("\n").removesuffix("\r")
-        if text:
-            try:
-                yield _entry(text, bucket, split)
-            except (SettingsError, msgspec.DecodeError) as error:
-                raise SettingsError(f"list: line {number} is no name: {error}") from error
-
-
-def _entry(text: str, bucket: str, split: SplitPlace) -> WarmEntry:
-    line = msgspec.json.decode(text, type=_Line) if text.startswith("{") else _Line(text)
-    named, key = line.bucket or bucket, line.key
-    if key.startswith("s3://") and not line.bucket:
-        named, key = split(key)
-    if not named or not key:
-        raise SettingsError(
-            "it names no bucket or no key; allowed: a key with s3://BUCKET given, s3://BUCKET/KEY"
-        )
-    return WarmEntry(named, key, _range(line.range))
-
-
-def _range(text: str) -> RangeSpec | None:
-    if not text:
-        return None
-    spec = parse_range(text)
-    if spec is None:
-        raise SettingsError(f"range {text!r} is none; allowed: bytes=FIRST-LAST")
-    return spec
+    def close(self) -> None:
+        """Let go."""
+        if self._answer is not None:
+            self._answer.close()
+            self._answer = None
 
 
 class _Job:
     """One job as its client sees it: fed, asked about, shown."""
 
-    def __init__(self, client: GatewayClient, job_id: int, write: Write) -> None:
+    def __init__(self, client: GatewayClient, job_id: int, write: Write, *, is_shown: bool = True) -> None:
         self._client = client
         self.job_id = job_id
+        self._is_shown = is_shown
         self._write = write
         self._progress = Progress()
+        self._clock = SystemClock()
+        self._looked_at_s = self._clock.monotonic_s()
         self._is_terminal = sys.stdout.isatty()
         self._told_s = float("-inf")
         self._has_told_room = False
         self._width = 0
 
-    def feed(self, entries: Iterator[WarmEntry]) -> None:
-        """Give the job its list, at its pace; a wrong line, or an interruption, ends the job."""
+    def feed(self, given: WarmList) -> None:
+        """Give the job its list as it comes, and at the job's pace; a wrong line ends the job.
+
+        Raises:
+            SettingsError: A line is no name.
+            GatewayError: The gateway does not answer, or refuses.
+        """
         at = 0
-        try:
-            for piece, is_last in _pieces(entries):
-                while not self._feed(at, piece, is_last=is_last):
-                    if self.look().is_over:
-                        return
+        with closing(_Held(self._client, self.job_id)) as held:
+            while True:
+                held.keep()
+                piece = self._next_piece(given)
+                if (piece or given.has_ended) and not self._give(at, piece, held, is_last=given.has_ended):
+                    return
                 at += len(piece)
-        except (SettingsError, UnicodeDecodeError, KeyboardInterrupt) as error:
-            self._client.call("DELETE", f"/-/warm/{self.job_id}")
-            if isinstance(error, UnicodeDecodeError):
-                raise SettingsError(f"list: it is no UTF-8: {error}") from error
+                if given.has_ended:
+                    return
+                if self._clock.monotonic_s() - self._looked_at_s >= STEP_S and self.look(0).is_over:
+                    return
+
+    def _next_piece(self, given: WarmList) -> tuple[WarmEntry, ...]:
+        try:
+            return given.piece(STEP_S)
+        except SettingsError:
+            with suppress(GatewayError):
+                self._client.call("DELETE", f"/-/warm/{self.job_id}")
             raise
+
+    def _give(self, at: int, piece: tuple[WarmEntry, ...], held: _Held, *, is_last: bool) -> bool:
+        """Give a piece once the job has room for it; False where the job has ended."""
+        while not self._feed(at, piece, is_last=is_last):
+            held.keep()
+            if self.look(STEP_S).is_over:
+                return False
+        return True
 
     def _feed(self, at: int, piece: tuple[WarmEntry, ...], *, is_last: bool) -> bool:
         parameters = {"at": str(at), "last": "1" if is_last else "0"}
@@ -256,10 +284,12 @@ class _Job:
             raise
         return fed.next_at == at + len(piece)
 
-    def look(self) -> WarmReport:
+    def look(self, wait_s: int) -> WarmReport:
         """Wait a moment for the end of the job, and show how far it is."""
-        report = self._ask(STEP_S)
-        self._show(report)
+        report = self._ask(wait_s)
+        self._looked_at_s = self._clock.monotonic_s()
+        if self._is_shown:
+            self._show(report)
         return report
 
     def _ask(self, wait_s: int) -> WarmReport:
@@ -287,21 +317,10 @@ class _Job:
             self._width = 0
 
 
-def _pieces(entries: Iterator[WarmEntry]) -> Iterator[tuple[tuple[WarmEntry, ...], bool]]:
-    """Cut a list into pieces, and say of each whether it is the last; there is one at least."""
-    piece: list[WarmEntry] = []
-    for entry in entries:
-        if len(piece) == FEED_ENTRIES_MAX:
-            yield tuple(piece), False
-            piece = []
-        piece.append(entry)
-    yield tuple(piece), True
-
-
 def _follow(job: _Job, fail_under: float | None, write: Write) -> int:
     """Show a job until it has ended."""
     try:
-        while not (report := job.look()).is_over:
+        while not (report := job.look(STEP_S)).is_over:
             pass
     except KeyboardInterrupt:
         job.end_line()

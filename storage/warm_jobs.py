@@ -41,6 +41,7 @@ AHEAD_OBJECTS: Final = 1000
 AHEAD_OBJECTS_MAX: Final = 100_000
 AHEAD_BYTES: Final = GIB
 IDLE_S: Final = 600.0
+HOLD_S_MAX: Final = 3600.0
 
 
 class WarmKind(StrEnum):
@@ -91,7 +92,9 @@ class WarmRequest(msgspec.Struct, frozen=True):
         metadata_only: Bring what HEAD answers and no bytes.
         concurrency: Objects at a time.
         ahead_objects: How far an ORDER job may be ahead of the reads; `ahead_bytes` likewise, whichever is less.
-        idle_s: An ORDER job ends when nothing of its list was read for so long; any job whose list stops coming, too.
+        idle_s: An ORDER job ends when nothing of its list was read for so long; a LIST job that nobody holds, when nothing came.
+        hold_s: Whoever gives the list holds the job meanwhile (`Warmer.hold`), and has gone once nobody did for so long; 0 where
+            its list comes without.
     """
 
     kind: WarmKind
@@ -102,6 +105,7 @@ class WarmRequest(msgspec.Struct, frozen=True):
     ahead_objects: int = AHEAD_OBJECTS
     ahead_bytes: int = AHEAD_BYTES
     idle_s: float = IDLE_S
+    hold_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.concurrency <= CONCURRENCY_MAX:
@@ -110,6 +114,8 @@ class WarmRequest(msgspec.Struct, frozen=True):
             raise ValueError(f"ahead is {self.ahead_objects}, allowed is 1 to {AHEAD_OBJECTS_MAX}")
         if self.ahead_bytes < 1 or not self.idle_s > 0:
             raise ValueError("ahead_bytes and idle are positive")
+        if not 0 <= self.hold_s <= HOLD_S_MAX:
+            raise ValueError(f"hold is {self.hold_s}, allowed is 0 to {HOLD_S_MAX:.0f}")
         if (self.kind is WarmKind.PREFIX) != bool(self.bucket):
             raise ValueError("a job has a bucket if and only if it warms a prefix")
 

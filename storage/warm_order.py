@@ -127,6 +127,10 @@ class OrderWindow(Generic[T]):
         self._items.pop(self._first, None)
         self._first += 1
 
+    def wait_for_names(self, now_s: float) -> None:
+        """Take the readers to be there, since nothing is left for them to read before more names come."""
+        self._moved_at_s = now_s
+
     def idle_left_s(self, now_s: float) -> float:
         """Say for how long the window still waits for a read; 0 where the readers are gone."""
         return max(0.0, self._moved_at_s + self._idle_s - now_s)

@@ -18,7 +18,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
@@ -35,12 +34,11 @@ from storage.errors import (
     StorageError,
     WarmConflictError,
 )
-from storage.listing import ListEntry, ListQuery, ListResult
+from storage.listing import ListQuery, ListResult
 from storage.stats import Stats
-from storage.types import ObjectName, RangeSpec
+from storage.types import ObjectName
+from storage.warm_job import Hold, WarmItem, WarmJob
 from storage.warm_jobs import (
-    Backlog,
-    Tally,
     WarmEntry,
     WarmFed,
     WarmKind,
@@ -93,48 +91,6 @@ class Source(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """One object on its way to a worker; `index` is its place in an ORDER job's list."""
-
-    name: ObjectName
-    range: RangeSpec | None = None
-    listed: ListEntry | None = None
-    index: int = 0
-
-
-@dataclass(slots=True)
-class _Job:
-    """One job under way, or ended lately."""
-
-    job_id: int
-    request: WarmRequest
-    started_s: float
-    backlog: Backlog = field(default_factory=Backlog)
-    tally: Tally = field(default_factory=Tally)
-    window: OrderWindow[_Item] | None = None
-    phase: WarmPhase = WarmPhase.RUNNING
-    error: str = ""
-    room_bytes: int = 0
-    claimed_bytes: int = 0
-    takes_names: bool = True
-    ended_s: float = 0.0
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-    done: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
-
-    @property
-    def place(self) -> str:
-        request = self.request
-        if request.kind is WarmKind.PREFIX:
-            return f"s3://{request.bucket}/{request.prefix}"
-        return "a list" if request.kind is WarmKind.LIST else "a list, in the order of its reads"
-
-    def end(self, phase: WarmPhase, error: str = "") -> None:
-        if self.phase is WarmPhase.RUNNING:
-            self.phase, self.error = phase, error
-
-
 class _IdleError(Exception):
     """Nobody reads what an ORDER job has listed."""
 
@@ -150,8 +106,8 @@ class Warmer:
         self._source = source
         self._clock = clock
         self._stats = stats
-        self._jobs: dict[int, _Job] = {}
-        self._ordered: list[_Job] = []
+        self._jobs: dict[int, WarmJob] = {}
+        self._ordered: list[WarmJob] = []
         self._next_id = 1
         self._is_closed = False
 
@@ -181,7 +137,7 @@ class Warmer:
             raise OverloadedError(f"{RUNNING_MAX} warm-ups are under way already", retry_after_s=5.0)
         self._forget_old()
         now_s = self._clock.monotonic_s()
-        job = _Job(self._next_id, request, now_s, room_bytes=self._source.room_bytes)
+        job = WarmJob(self._next_id, request, now_s, now_s, room_bytes=self._source.room_bytes)
         self._next_id += 1
         if request.kind is WarmKind.ORDER:
             job.window = OrderWindow(
@@ -211,6 +167,7 @@ class Warmer:
             WarmConflictError: It has ended, has no list, its list has ended, or `at` is not where it stands.
         """
         job = self._find(job_id)
+        job.heard_at_s = self._clock.monotonic_s()
         backlog = job.backlog
         if job.request.kind is WarmKind.PREFIX:
             raise WarmConflictError(f"warm-up {job_id} is of a prefix, and takes no list")
@@ -226,7 +183,22 @@ class Warmer:
         job.tally.known_objects = backlog.count
         job.tally.is_counted = backlog.is_whole
         job.news.set()
+        if is_last:
+            job.released.set()
         return WarmFed(backlog.count)
+
+    def hold(self, job_id: int) -> Hold:
+        """Hold a job for a client that gives it its list, until the hold is released.
+
+        Raises:
+            NoSuchKeyError: There is no such job.
+        """
+        return Hold(self._find(job_id), self._clock)
+
+    def release_holds(self) -> None:
+        """Have all holds end, since the gateway is stopping."""
+        for job in self._jobs.values():
+            job.released.set()
 
     async def wait(self, job_id: int, timeout_s: float) -> WarmReport:
         """Wait for the end of a job at most so long, and say how far it is.
@@ -270,7 +242,7 @@ class Warmer:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _find(self, job_id: int) -> _Job:
+    def _find(self, job_id: int) -> WarmJob:
         job = self._jobs.get(job_id)
         if job is None:
             raise NoSuchKeyError(f"there is no warm-up {job_id}")
@@ -281,7 +253,7 @@ class Warmer:
         for job_id in ended[: max(0, len(ended) - ENDED_MAX + 1)]:
             del self._jobs[job_id]
 
-    def _report(self, job: _Job) -> WarmReport:
+    def _report(self, job: WarmJob) -> WarmReport:
         tally, window = job.tally, job.window
         if job.phase is WarmPhase.RUNNING:
             job.room_bytes = self._source.room_bytes
@@ -307,7 +279,7 @@ class Warmer:
 
     # --- running -----------------------------------------------------------------------------------------------------
 
-    async def _run(self, job: _Job) -> None:
+    async def _run(self, job: WarmJob) -> None:
         """Do the work, and keep what it failed with for whoever asks."""
         try:
             await self._work(job)
@@ -319,9 +291,9 @@ class Warmer:
             log.warning("warm-up %d of %s: %s", job.job_id, job.place, error)
             job.end(WarmPhase.FAILED, str(error))
 
-    async def _work(self, job: _Job) -> None:
+    async def _work(self, job: WarmJob) -> None:
         """Bring all items; where a list or its readers stop coming, those that were begun."""
-        queue: asyncio.Queue[_Item | None] = asyncio.Queue(1 if job.window else job.request.concurrency)
+        queue: asyncio.Queue[WarmItem | None] = asyncio.Queue(1 if job.window else job.request.concurrency)
         end: WarmConflictError | _IdleError | None = None
         async with asyncio.TaskGroup() as tasks:
             for number in range(job.request.concurrency):
@@ -331,14 +303,15 @@ class Warmer:
                     await queue.put(item)
             except (WarmConflictError, _IdleError) as error:
                 end = error
-            job.takes_names = False
+            job.take_no_more()
             for _ in range(job.request.concurrency):
                 await queue.put(None)
         if end is not None:
             raise end
 
-    def _ended(self, job: _Job, task: asyncio.Task[None]) -> None:
+    def _ended(self, job: WarmJob, task: asyncio.Task[None]) -> None:
         job.ended_s = self._clock.monotonic_s()
+        job.take_no_more()
         self._stats.warm_jobs -= 1
         if job in self._ordered:
             self._ordered.remove(job)
@@ -351,12 +324,12 @@ class Warmer:
 
     # --- which objects -----------------------------------------------------------------------------------------------
 
-    def _items(self, job: _Job, tasks: asyncio.TaskGroup) -> AsyncIterator[_Item]:
+    def _items(self, job: WarmJob, tasks: asyncio.TaskGroup) -> AsyncIterator[WarmItem]:
         if job.request.kind is WarmKind.PREFIX:
             return self._listed(job, tasks)
         return self._given(job) if job.window is None else self._ordered_items(job, job.window)
 
-    async def _listed(self, job: _Job, tasks: asyncio.TaskGroup) -> AsyncIterator[_Item]:
+    async def _listed(self, job: WarmJob, tasks: asyncio.TaskGroup) -> AsyncIterator[WarmItem]:
         """Yield what lies under the prefix, while another walk counts it."""
         bucket = job.request.bucket
         first = await self._page(job, None)
@@ -364,34 +337,34 @@ class Warmer:
         async for page in self._pages(job, first):
             for listed in page.entries:
                 name = await self._source.shown(ObjectName(bucket, listed.key))
-                yield _Item(name, listed=listed)
+                yield WarmItem(name, listed=listed)
 
-    async def _count(self, job: _Job, first: ListResult) -> None:
+    async def _count(self, job: WarmJob, first: ListResult) -> None:
         async for page in self._pages(job, first):
             job.tally.known_objects += len(page.entries)
             job.tally.known_bytes += sum(entry.size for entry in page.entries)
         job.tally.is_counted = True
 
-    async def _pages(self, job: _Job, page: ListResult) -> AsyncIterator[ListResult]:
+    async def _pages(self, job: WarmJob, page: ListResult) -> AsyncIterator[ListResult]:
         yield page
         while page.is_truncated:
             page = await self._page(job, page)
             yield page
 
-    async def _page(self, job: _Job, before: ListResult | None) -> ListResult:
+    async def _page(self, job: WarmJob, before: ListResult | None) -> ListResult:
         query = ListQuery(job.request.bucket, job.request.prefix)
         if before is not None:
             assert before.next_position is not None, "a truncated page says where to go on"
             query = replace(query, after=before.next_position, generation=before.generation)
         return await self._patiently(lambda: self._source.page(query))
 
-    async def _given(self, job: _Job) -> AsyncIterator[_Item]:
+    async def _given(self, job: WarmJob) -> AsyncIterator[WarmItem]:
         """Yield the names of the list, as far as it has been given, and wait for more."""
         while await self._has_names(job):
             for entry in job.backlog.take():
                 yield await self._item(entry)
 
-    async def _has_names(self, job: _Job) -> bool:
+    async def _has_names(self, job: WarmJob) -> bool:
         """Wait for names; False at the end of the list.
 
         Raises:
@@ -401,17 +374,20 @@ class Warmer:
             if job.backlog.is_whole:
                 return False
             job.news.clear()
-            try:
-                async with asyncio.timeout(job.request.idle_s):
+            # A hold that begins or ends is news too: the time is asked for anew.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(job.patience_s(self._clock.monotonic_s())):
                     await job.news.wait()
-            except TimeoutError:
-                raise WarmConflictError("the list was not given to its end") from None
+            if not job.news.is_set():
+                raise _broken_off()
         return True
 
-    async def _item(self, entry: WarmEntry, index: int = 0) -> _Item:
-        return _Item(await self._source.shown(ObjectName(entry.bucket, entry.key)), entry.range, index=index)
+    async def _item(self, entry: WarmEntry, index: int = 0) -> WarmItem:
+        return WarmItem(
+            await self._source.shown(ObjectName(entry.bucket, entry.key)), entry.range, index=index
+        )
 
-    async def _ordered_items(self, job: _Job, window: OrderWindow[_Item]) -> AsyncIterator[_Item]:
+    async def _ordered_items(self, job: WarmJob, window: OrderWindow[WarmItem]) -> AsyncIterator[WarmItem]:
         """Yield the names of the order as the reads come nearer to them."""
         backlog = job.backlog
         while True:
@@ -426,17 +402,24 @@ class Warmer:
             if issued is not None:
                 yield issued[1]
                 continue
-            if backlog.is_whole and backlog.is_empty and window.issued == window.loaded:
-                return
+            if backlog.is_empty and window.issued == window.loaded:
+                if backlog.is_whole:
+                    return
+                if job.patience_s(self._clock.monotonic_s()) == 0.0:
+                    raise _broken_off()
             await self._news(job, window)
 
-    async def _news(self, job: _Job, window: OrderWindow[_Item]) -> None:
+    async def _news(self, job: WarmJob, window: OrderWindow[WarmItem]) -> None:
         """Wait for a read or for names.
 
         Raises:
             _IdleError: None has come for too long.
         """
-        left_s = window.idle_left_s(self._clock.monotonic_s())
+        now_s = self._clock.monotonic_s()
+        if job.holds and job.backlog.is_empty and window.position == window.loaded:
+            # All that was given has been read, and its client is there: it is slow, and the readers are not gone.
+            window.wait_for_names(now_s)
+        left_s = window.idle_left_s(now_s)
         if not left_s:
             raise _IdleError
         job.news.clear()
@@ -446,7 +429,7 @@ class Warmer:
 
     # --- one object --------------------------------------------------------------------------------------------------
 
-    async def _bring_all(self, job: _Job, queue: "asyncio.Queue[_Item | None]") -> None:
+    async def _bring_all(self, job: WarmJob, queue: "asyncio.Queue[WarmItem | None]") -> None:
         while (item := await queue.get()) is not None:
             try:
                 brought = await self._patiently(partial(self._bring, job, item))
@@ -456,7 +439,7 @@ class Warmer:
                 continue
             self._count_brought(job, item, brought)
 
-    async def _bring(self, job: _Job, item: _Item) -> Brought:
+    async def _bring(self, job: WarmJob, item: WarmItem) -> Brought:
         room = self._source.room_bytes
         if job.window is None:
             # What an order has read of may go again; of all others every byte is to be there at the end.
@@ -481,7 +464,7 @@ class Warmer:
         finally:
             job.claimed_bytes -= size
 
-    def _count_brought(self, job: _Job, item: _Item, brought: Brought) -> None:
+    def _count_brought(self, job: WarmJob, item: WarmItem, brought: Brought) -> None:
         tally = job.tally
         self._count_result(job, brought.result)
         tally.brought_bytes += brought.fetched
@@ -493,7 +476,7 @@ class Warmer:
             job.window.sized(item.index, brought.size)
             job.news.set()
 
-    def _count_result(self, job: _Job, result: WarmResult, count: int = 1) -> None:
+    def _count_result(self, job: WarmJob, result: WarmResult, count: int = 1) -> None:
         job.tally.results[result] += count
         self._stats.warm_objects[result] += count
 
@@ -520,7 +503,11 @@ class Warmer:
             wait_s = min(RETRY_S_MAX, 2 * wait_s)
 
 
-def _is_wanted(window: OrderWindow[_Item] | None, index: int) -> bool:
+def _broken_off() -> WarmConflictError:
+    return WarmConflictError("the list was not given to its end")
+
+
+def _is_wanted(window: OrderWindow[WarmItem] | None, index: int) -> bool:
     return window is None or not window.is_behind(index)
 
 

@@ -263,6 +263,64 @@ async def test_a_job_fails_when_its_list_is_not_given_to_its_end() -> None:
         assert report.results == {"brought": 1}
 
 
+@pytest.mark.parametrize("kind", [WarmKind.LIST, WarmKind.ORDER])
+async def test_a_job_fails_soon_when_whoever_gives_its_list_has_gone(kind: WarmKind) -> None:
+    """What it was given is brought first; how long it would wait for others does not count."""
+    async with running_engine() as running:
+        fill_origin(running, 2)
+        warmer = running.engine.warmer
+        job = warmer.start(WarmRequest(kind, hold_s=0.01))
+        hold = warmer.hold(job.job_id)
+        warmer.feed(job.job_id, 0, names("data/k0000", "data/k0001"), is_last=False)
+        hold.release()
+        hold.release()
+
+        report = await ended(running, job.job_id)
+
+        assert (report.phase, report.error) == (WarmPhase.FAILED, "the list was not given to its end")
+        assert report.results == {"brought": 2}
+
+
+async def test_a_job_fails_soon_when_nobody_ever_came_to_hold_it() -> None:
+    """As where its client was killed between two requests."""
+    async with running_engine() as running:
+        job = running.engine.warmer.start(WarmRequest(WarmKind.LIST, hold_s=0.01))
+
+        assert (await ended(running, job.job_id)).phase is WarmPhase.FAILED
+
+
+@pytest.mark.parametrize("kind", [WarmKind.LIST, WarmKind.ORDER])
+async def test_a_list_may_come_slowly_when_its_job_is_held(kind: WarmKind) -> None:
+    """No silence ends it, nor that nobody reads where nothing is left to read."""
+    async with running_engine() as running:
+        fill_origin(running, 2)
+        warmer = running.engine.warmer
+        job = warmer.start(WarmRequest(kind, hold_s=0.01, idle_s=0.05))
+        first, second = warmer.hold(job.job_id), warmer.hold(job.job_id)
+        first.release()
+
+        silent = await warmer.wait(job.job_id, 0.2)
+        warmer.feed(job.job_id, 0, names("data/k0000", "data/k0001"), is_last=True)
+        await second.ended()
+        second.release()
+
+        report = await ended(running, job.job_id)
+
+        assert (silent.phase, report.phase) == (WarmPhase.RUNNING, WarmPhase.DONE)
+        assert report.results == {"brought": 2}
+
+
+async def test_holds_end_when_the_gateway_stops() -> None:
+    """Or a stop would wait for a client's next line."""
+    async with running_engine() as running:
+        warmer = running.engine.warmer
+        hold = warmer.hold(warmer.start(WarmRequest(WarmKind.LIST, hold_s=60.0)).job_id)
+
+        warmer.release_holds()
+
+        await hold.ended()
+
+
 async def test_a_job_ends_when_it_is_cancelled() -> None:
     """Nothing of it runs on, and it stays known."""
     async with running_engine() as running:

@@ -1,16 +1,22 @@
 """`forebay warm` against a gateway over HTTP: lists, progress, exit statuses; and the verbs as any client may send them."""
 
-import io
+import asyncio
 import os
+import ssl
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 import msgspec
 import pytest
 
-from gateway.cli import _place
-from gateway.settings import SettingsError
-from gateway.warm_command import read_entries
+from gateway import warm_command
+from gateway.client import GatewayClient, HeldAnswer
+from gateway.warm_list import WarmList
+from storage.clock import SystemClock
 from storage.errors import OriginRefusedError
 from storage.types import KEY_BYTES_MAX, ObjectName, RangeSpec
 from storage.warm_jobs import (
@@ -18,12 +24,23 @@ from storage.warm_jobs import (
     WarmEntry,
     WarmFed,
     WarmJobs,
+    WarmKind,
     WarmPhase,
     WarmReport,
+    WarmRequest,
     WarmResult,
 )
 from storage.warm_source import Brought
-from tests.fakes.gateway import RunningGateway, ask, execute_at, until
+from tests.fakes.gateway import (
+    ACCESS_KEY,
+    SECRET_KEY,
+    RunningGateway,
+    ask,
+    execute_at,
+    in_thread,
+    running_gateway,
+    until,
+)
 from tests.fakes.scripted_body import Gate
 
 
@@ -31,39 +48,6 @@ def stock(gateway: RunningGateway, count: int = 3) -> None:
     """Put objects into the store."""
     for number in range(count):
         gateway.store.put("bucket", f"data/k{number}", b"x" * 1000)
-
-
-# --- lists -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_list_may_have_keys_addresses_and_objects() -> None:
-    """One a line; empty lines are passed over, and nothing of a key is touched but its line's end."""
-    lines = [
-        "plain key \n",
-        "\n",
-        "s3://other/a/b\r\n",
-        '{"key": "{odd", "range": "bytes=0-9"}\n',
-        '{"key": "s3://other/k", "range": "bytes=-5"}\n',
-        '{"bucket": "third", "key": "s3://odd"}',
-    ]
-
-    assert list(read_entries(lines, "bucket", _place)) == [
-        WarmEntry("bucket", "plain key "),
-        WarmEntry("other", "a/b"),
-        WarmEntry("bucket", "{odd", RangeSpec(start=0, stop=10)),
-        WarmEntry("other", "k", RangeSpec(suffix=5)),
-        WarmEntry("third", "s3://odd"),
-    ]
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["key", "s3://bucket", "s3://bucket/", '{"key": 1}', '{"key"', '{"key": "s3://b/k", "range": "0-9"}'],
-)
-def test_a_line_that_is_no_name_is_told_by_its_number(line: str) -> None:
-    """A key needs a bucket, a range is written as in a header."""
-    with pytest.raises(SettingsError, match="list: line 2 is no name"):
-        list(read_entries(["s3://b/k\n", line], "", _place))
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -97,15 +81,18 @@ async def test_progress_is_one_line_when_a_terminal_shows_it(
 
 
 async def test_a_list_on_standard_input_is_warmed(
-    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """In pieces, of whatever buckets it names."""
     stock(gateway, 2)
     gateway.store.put("other", "k", b"x")
     lines = ["s3://other/k", *(f"s3://bucket/data/k{n % 2}" for n in range(FEED_ENTRIES_MAX + 5))]
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+    path = tmp_path / "list"
+    path.write_text("\n".join(lines))
 
-    status = await execute_at(gateway, "warm", "-")
+    with path.open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        status = await execute_at(gateway, "warm", "-")
 
     assert status == 0
     wanted = [wanted.name for wanted in gateway.store.warm.wanted]
@@ -216,17 +203,165 @@ async def test_wrong_use_is_told_before_anything_is_begun(
     assert not gateway.store.warmer.reports()
 
 
-@pytest.mark.parametrize("content", [b"s3://bucket/data/k0\nkey\n", b"s3://bucket/\xff\n"])
-async def test_a_wrong_line_ends_the_job(content: bytes, gateway: RunningGateway, tmp_path: Path) -> None:
-    """A list that is not what was meant is not warmed by half."""
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (b"key", "it names no bucket or no key"),
+        (b"s3://bucket/\xff", "it is not UTF-8"),
+        (b"s3://bucket/" + b"k" * (KEY_BYTES_MAX + 1), "its key has 1025 bytes"),
+        (b"s3://bucket/a\0s3://bucket/b", "it holds a NUL"),
+        (b'{"key": "a",', "Input data was truncated"),
+        (b'{"bucket": "a/b", "key": "k"}', "'a/b' is no name of a bucket"),
+    ],
+)
+async def test_a_wrong_line_ends_the_job(
+    line: bytes, complaint: str, gateway: RunningGateway, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever is wrong with it: status 2, its number, and nothing of the list is waited for any more."""
     stock(gateway)
     path = tmp_path / "list"
-    path.write_bytes(content)
+    path.write_bytes(b"s3://bucket/data/k0\n\n" + line + b"\n")
 
     status = await execute_at(gateway, "warm", "--from", os.fspath(path))
 
     assert status == 2
+    assert f"list: line 3 is no name: {complaint}" in capsys.readouterr().err
     assert gateway.store.warmer.reports()[0].phase is WarmPhase.CANCELLED
+
+
+# --- a list that comes slowly ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[IO[bytes]]:
+    """Make standard input a pipe; give its other end."""
+    reading, writing = os.pipe()
+    with open(reading) as stdin, open(writing, "wb", buffering=0) as pipe:  # noqa: PTH123  # they are descriptors
+        monkeypatch.setattr(sys, "stdin", stdin)
+        yield pipe
+
+
+def has_wanted(gateway: RunningGateway, count: int) -> bool:
+    """Say whether so many names have been asked for."""
+    return len(gateway.store.warm.wanted) == count
+
+
+@pytest.mark.parametrize("more", [(), ("--order",)])
+async def test_names_are_warmed_as_they_come(
+    more: tuple[str, ...], gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sampler that is a little ahead of its reads, and waits for them, has its order warmed."""
+    stock(gateway)
+    with piped(monkeypatch) as pipe:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(execute_at(gateway, "warm", "s3://bucket", "--from", "-", *more))
+            for number in range(3):
+                pipe.write(b"data/k%d\n" % number)
+                await until(partial(has_wanted, gateway, number + 1))
+            pipe.close()
+
+    assert running.result() == 0
+    assert [wanted.name.key for wanted in gateway.store.warm.wanted] == ["data/k0", "data/k1", "data/k2"]
+
+
+async def test_a_gateway_that_ends_is_told_while_the_list_is_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Status 1, without another line of the list."""
+    async with running_gateway(str(tmp_path / "log")) as gateway:
+        stock(gateway)
+        with piped(monkeypatch) as pipe:
+            async with asyncio.timeout(50), asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(execute_at(gateway, "warm", "s3://bucket", "--from", "-"))
+                pipe.write(b"data/k0\n")
+                await until(partial(has_wanted, gateway, 1))
+                await gateway.server.stop(600.0)
+
+    assert running.result() == 1
+    assert "does not answer" in capsys.readouterr().err
+
+
+async def test_the_job_is_held_again_when_something_between_has_cut_the_request(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the list goes on."""
+    stock(gateway)
+    begun: list[str] = []
+    hold = GatewayClient.hold
+
+    def noted(client: GatewayClient, path: str) -> HeldAnswer:
+        begun.append(path)
+        return hold(client, path)
+
+    monkeypatch.setattr(GatewayClient, "hold", noted)
+    monkeypatch.setattr(HeldAnswer, "is_open", lambda _: False)
+    with piped(monkeypatch) as pipe:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(execute_at(gateway, "warm", "s3://bucket", "--from", "-"))
+            for number in range(2):
+                pipe.write(b"data/k%d\n" % number)
+                await until(partial(has_wanted, gateway, number + 1))
+            pipe.close()
+
+    assert running.result() == 0
+    assert begun[:2] == ["/-/warm/1/hold"] * 2
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_a_client_sees_whether_what_it_holds_still_stands(
+    is_tls: bool,  # pytest passes by name
+    tmp_path: Path,
+    tls_files: tuple[Path, Path],
+    tls_contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without waiting for what comes; it is gone with its gateway, whose stop does not wait for who holds a job."""
+    monkeypatch.setenv("SSL_CERT_FILE", os.fspath(tls_files[0]))
+    tls = tls_contexts[0] if is_tls else None
+    async with running_gateway(str(tmp_path / "log"), tls=tls) as gateway:
+        gateway.store.warmer.start(WarmRequest(WarmKind.LIST, hold_s=60.0))
+        endpoint = f"{gateway.scheme}://{gateway.host}"
+        client = GatewayClient(endpoint, ACCESS_KEY, SECRET_KEY, SystemClock().wall_s)
+
+        held = await in_thread(client.hold, "/-/warm/1/hold")
+        stood = held.is_open()
+        async with asyncio.timeout(50):
+            await gateway.server.stop(600.0)
+        await until(lambda: not held.is_open())
+        held.close()
+
+    assert stood
+
+
+async def test_an_interruption_leaves_the_job_what_it_was_given(
+    gateway: RunningGateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Status 1; the job is named, and fails when it has fetched that."""
+    stock(gateway)
+
+    def interrupted(_given: WarmList, _wait_s: float) -> tuple[WarmEntry, ...]:
+        if gateway.store.warm.wanted:
+            raise KeyboardInterrupt
+        return (WarmEntry("bucket", "data/k0"),)
+
+    monkeypatch.setattr(WarmList, "piece", interrupted)
+    monkeypatch.setattr(warm_command, "HOLD_S", 5)
+
+    with piped(monkeypatch):
+        status = await execute_at(gateway, "warm", "s3://bucket", "--from", "-")
+    report = await gateway.store.warmer.wait(1, 60.0)
+
+    assert status == 1
+    assert "warm-up 1 fetches what it was given" in capsys.readouterr().out
+    assert (report.phase, report.error) == (WarmPhase.FAILED, "the list was not given to its end")
+
+
+async def test_a_job_that_is_not_known_any_more_is_told(
+    gateway: RunningGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a restart of the gateway; not by the words of an S3 error."""
+    assert await execute_at(gateway, "warm", "--status", "7") == 1
+    assert "the gateway knows no such warm-up" in capsys.readouterr().err
 
 
 # --- the verbs -------------------------------------------------------------------------------------------------------
@@ -260,6 +395,38 @@ async def test_a_list_is_given_by_verbs(gateway: RunningGateway) -> None:
     assert [one.job_id for one in jobs] == [job.job_id]
 
 
+async def test_a_job_fails_soon_when_whoever_held_it_has_gone(gateway: RunningGateway) -> None:
+    """What was given before is brought; a list that has ended needs nobody."""
+    stock(gateway)
+    await ask(gateway, "POST", "/-/warm?mode=list&hold=5")
+    holding = await gateway.connect()
+    await holding.send(gateway.signed("GET", "/-/warm/1/hold"))
+    status, _ = await holding.head()
+    piece = msgspec.json.encode([WarmEntry("bucket", "data/k0")])
+    await ask(gateway, "POST", "/-/warm/1?at=0&last=0", body=piece)
+
+    await holding.close()
+    report = await gateway.store.warmer.wait(1, 50.0)
+
+    assert status == 200
+    assert (report.phase, report.results) == (WarmPhase.FAILED, {"brought": 1})
+
+
+async def test_a_hold_ends_with_the_list(gateway: RunningGateway) -> None:
+    """With the report of the job, behind blanks; a hold of a job that takes no names ends at once."""
+    stock(gateway)
+    await ask(gateway, "POST", "/-/warm?mode=list&hold=60")
+    holding = await gateway.connect()
+    await holding.send(gateway.signed("GET", "/-/warm/1/hold", {"connection": "close"}))
+    await holding.head()
+
+    await ask(gateway, "POST", "/-/warm/1?at=0&last=1", body=b"[]")
+    told = await holding.reader.read()
+
+    assert b'"job_id":1' in told
+    assert told.endswith(b"0\r\n\r\n")
+
+
 async def test_an_order_begins_with_the_bounds_that_were_asked_for(gateway: RunningGateway) -> None:
     """No further ahead of the reads than that."""
     stock(gateway, 9)
@@ -281,15 +448,20 @@ async def test_an_order_begins_with_the_bounds_that_were_asked_for(gateway: Runn
         ("POST", "/-/warm", b"", 400),
         ("POST", "/-/warm?mode=fast", b"", 400),
         ("POST", "/-/warm?bucket=b&concurrency=9999", b"", 400),
+        ("POST", "/-/warm?mode=list&hold=9999", b"", 400),
+        ("GET", "/-/warm/x/hold", b"", 400),
+        ("GET", "/-/warm/7/hold", b"", 404),
+        ("POST", "/-/warm/1/hold", b"", 400),
         ("POST", "/-/warm/1?at=0", b'{"no": "list"}', 400),
-        ("POST", "/-/warm/1?at=0", b'[{"bucket": "b", "key": ""}]', 400),
+        ("POST", "/-/warm/1?at=0", b'[{"bucket": "bucket", "key": ""}]', 400),
+        ("POST", "/-/warm/1?at=0", b'[{"bucket": "a/b", "key": "k"}]', 400),
         (
             "POST",
             "/-/warm/1?at=0",
-            msgspec.json.encode([{"bucket": "b", "key": "k" * (KEY_BYTES_MAX + 1)}]),
+            msgspec.json.encode([{"bucket": "bucket", "key": "k" * (KEY_BYTES_MAX + 1)}]),
             400,
         ),
-        ("POST", "/-/warm/1?at=0", msgspec.json.encode([{"bucket": "b", "key": "k"}] * 1001), 400),
+        ("POST", "/-/warm/1?at=0", msgspec.json.encode([{"bucket": "bucket", "key": "k"}] * 1001), 400),
         ("POST", "/-/warm/1", b"[]", 400),
         ("POST", "/-/warm/7?at=0", b"[]", 404),
         ("GET", "/-/warm/7", b"", 404),

@@ -72,6 +72,8 @@ def test_the_share_counts_what_is_here_when_objects_failed_or_did_not_fit() -> N
         {"kind": WarmKind.LIST, "concurrency": 257},
         {"kind": WarmKind.ORDER, "ahead_objects": 0},
         {"kind": WarmKind.ORDER, "ahead_bytes": 0},
+        {"kind": WarmKind.LIST, "hold_s": -1.0},
+        {"kind": WarmKind.LIST, "hold_s": float("inf")},
         {"kind": WarmKind.ORDER, "idle_s": float("nan")},
     ],
 )
