@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
+from storage.words import in_words
+
 BACKLOG: Final = 1024
 """Connections that wait to be accepted; the kernel may hold fewer (net.core.somaxconn)."""
 
@@ -109,7 +111,7 @@ class Acceptor:
             except OSError as error:
                 if error.errno not in _SCARCE:
                     raise
-                _log.warning("no connection is accepted for %g s: %s", PAUSE_S, error)
+                _log.warning("no connection is accepted for %g s: %s", PAUSE_S, in_words(error))
                 self._loop.remove_reader(self._listening)
                 self._resuming = self._loop.call_later(PAUSE_S, self._resume)
                 return

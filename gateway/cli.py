@@ -32,6 +32,7 @@ from storage.clock import SystemClock
 from storage.errors import StorageError
 from storage.requests import BarrierReport, PendingLine, PublishReport, StatusReport
 from storage.types import ObjectName
+from storage.words import in_words
 
 DONE: Final = 0
 NOT_DONE: Final = 1
@@ -348,7 +349,8 @@ def _config_text(path: str | None) -> str | None:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"config ({path}): cannot be read: {error}; allowed: a TOML file") from error
+        why = in_words(error) if isinstance(error, OSError) else "it is no UTF-8"
+        raise SettingsError(f"config ({path}): cannot be read: {why}; allowed: a TOML file") from error
 
 
 def _config_file_text(path: str | None, begun: str | None) -> str | None:

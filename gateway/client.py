@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from storage.origin.signing import SigningIdentity, sign_headers, uri_encode
+from storage.words import in_words
 
 T = TypeVar("T")
 
@@ -104,7 +105,7 @@ class GatewayClient:
             )
             answer = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
-            raise GatewayError(f"{self._endpoint} does not answer: {error}") from error
+            raise GatewayError(f"{self._endpoint} does not answer: {in_words(error)}") from error
         if not 200 <= answer.status < 300:
             reason = _reason(answer.status, self._rest(answer))
             raise GatewayError(f"{method} {path}: {reason}", answer.status)
@@ -114,7 +115,7 @@ class GatewayClient:
         try:
             return answer.read(ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
-            raise GatewayError(f"{self._endpoint} does not answer: {error}") from error
+            raise GatewayError(f"{self._endpoint} does not answer: {in_words(error)}") from error
 
     def ask(
         self,

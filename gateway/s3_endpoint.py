@@ -18,6 +18,7 @@ from storage.origin.credentials import Credentials, CredentialSource
 from storage.origin.documents import ListedObject, parse_error, parse_list_page
 from storage.origin.endpoint import Address, OriginSettings, address, is_region
 from storage.origin.signing import SigningIdentity, sign_headers
+from storage.words import in_words
 
 TIMEOUT_S: Final = 60.0
 """How long an endpoint may be silent."""
@@ -97,6 +98,15 @@ class KeyRing:
         return await self._source.credentials()
 
 
+def _words(error: OSError | http.client.HTTPException) -> str:
+    if isinstance(error, http.client.IncompleteRead):
+        left = "" if error.expected is None else f", {error.expected} before the end"
+        return f"after {len(error.partial)} bytes{left}"
+    if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
+        return "no HTTP answer"
+    return in_words(error)
+
+
 class S3Endpoint:
     """One connection to one endpoint; of one thread at a time.
 
@@ -147,7 +157,7 @@ class S3Endpoint:
             content = answer.read()
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise EndpointError(f"{self.url} broke off: {error!r}") from error
+            raise EndpointError(f"{self.url} broke off: {_words(error)}") from error
         return Answer(answer.status, _headers(answer), content)
 
     def stream(self, bucket: str, key: str) -> tuple[Answer, Iterator[bytes]]:
@@ -168,7 +178,7 @@ class S3Endpoint:
                 yield piece
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise EndpointError(f"{self.url} broke off: {error!r}") from error
+            raise EndpointError(f"{self.url} broke off: {_words(error)}") from error
         if left:
             self.close()
             raise EndpointError(f"{self.url} broke off {left} bytes before the end")
@@ -202,12 +212,14 @@ class S3Endpoint:
             except (ConnectionError, http.client.RemoteDisconnected) as error:
                 self.close()
                 if not is_reused or method not in ("GET", "HEAD"):
-                    raise EndpointError(f"{self.url} broke off: {error!r}") from error
+                    raise EndpointError(f"{self.url} broke off: {_words(error)}") from error
                 is_reused = False
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 may_land = isinstance(error, TimeoutError)
-                raise EndpointError(f"{self.url} does not answer: {error!r}", may_land=may_land) from error
+                raise EndpointError(
+                    f"{self.url} does not answer: {_words(error)}", may_land=may_land
+                ) from error
         raise AssertionError("a fresh connection is not tried twice")
 
     def _send_once(

@@ -50,6 +50,7 @@ from storage.clock import Clock
 from storage.errors import StorageError
 from storage.stats import OriginTime, origin_time
 from storage.types import KIB, MIB
+from storage.words import in_words
 from storage.workers import Workers
 
 SKIPPED_BYTES_MAX: Final = 256 * KIB
@@ -226,7 +227,7 @@ class S3Server:
         except Exception as error:  # noqa: BLE001  # the last resort of every request
             s3_error = self._as_s3_error(error, exchange)
             if exchange.sender.is_started:
-                _log.warning("%s: cut in the middle: %s: %r", exchange.request_id, s3_error, error)
+                _log.warning("%s: cut in the middle: %s: %s", exchange.request_id, s3_error, in_words(error))
                 self._cut(exchange)
                 return
             await self._send_error(exchange, s3_error)
@@ -340,7 +341,7 @@ class S3Server:
         if isinstance(error, StorageError):
             s3_error = to_s3_error(error)
             if s3_error.status == 500:
-                _log.error("%s: %s: %s", exchange.request_id, type(error).__name__, error)
+                _log.error("%s: %s: %s", exchange.request_id, exchange.operation, error)
             return s3_error
         self._parts.stats.failures += 1
         _log.error("%s: %s failed", exchange.request_id, exchange.operation, exc_info=error)

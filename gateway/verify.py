@@ -51,7 +51,7 @@ class VerifyReport:
 
     Attributes:
         acknowledged: Keys that the gateway has acknowledged and knows of.
-        origin_only: Objects at the origin that this gateway did not write.
+        origin_only: Objects at the origin that it has no record of: of other writers, or of writes that it passed through.
     """
 
     acknowledged: int = 0
@@ -72,7 +72,7 @@ class VerifyReport:
         end = told or "the origin alone is complete"
         return (
             f"{proven} of {self.acknowledged} acknowledged keys are at the origin "
-            f"({self.origin_only} others there were not written here): {end}"
+            f"({self.origin_only} others there are not on record here: passed through, or by other writers): {end}"
         )
 
 

@@ -3,8 +3,8 @@
 Two kinds of rows say it: the overlay, of what is dirty, and the clean rows of versions that were written here, flushed or written
 through, which are marked so. Versions that were only read from the origin are left out: nobody was promised anything about them.
 
-A confirmed delete leaves no row, a copy and a write around the cache are the origin's own, and a version that a read found gone or
-replaced at the origin is forgotten. An index that was rebuilt from the journal knows only what is dirty.
+A confirmed delete leaves no row, a copy, a conditional write and a write around the cache are the origin's own, and a version that a
+read found gone or replaced at the origin is forgotten. An index that was rebuilt from the journal knows only what is dirty.
 """
 
 from typing import Final

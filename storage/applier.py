@@ -22,6 +22,7 @@ from storage.family import Family, IndexWrite
 from storage.mutations import apply
 from storage.records import Mutation
 from storage.rows import APPLIED_SEQUENCE, Effects, Rows, RowSource
+from storage.words import in_words
 from storage.workers import StartingWorkers
 
 T = TypeVar("T")
@@ -65,8 +66,13 @@ def write_change(store: RowStore, change: Callable[[Rows], T]) -> tuple[T, Effec
         try:
             store.write(batch)
         except (StorageError, OSError) as error:
-            raise UnknownOutcomeError(f"index write failed: {error}") from error
+            raise UnknownOutcomeError(_why("index write failed", error)) from error
     return result, rows.effects
+
+
+def _why(step: str, error: StorageError | OSError) -> str:
+    """Say why a step failed: an error of ours says so itself, one of the system says only what it met."""
+    return str(error) if isinstance(error, StorageError) else f"{step}: {in_words(error)}"
 
 
 class Applier:
@@ -113,7 +119,7 @@ class Applier:
         try:
             effects = await self._workers.run(write_group, self._store, group)
         except (StorageError, OSError) as error:
-            raise self._fail(f"index write failed: {error}") from error
+            raise self._fail(_why("index write failed", error)) from error
         self.applied_sequence = group[-1][0]
         self._tell(effects)
 
@@ -165,7 +171,7 @@ class Applier:
         try:
             await self._workers.run(self._store.checkpoint)
         except (StorageError, OSError) as error:
-            raise self._fail(f"index checkpoint failed: {error}") from error
+            raise self._fail(_why("index checkpoint failed", error)) from error
         self.durable_sequence = max(self.durable_sequence, sequence)
         return self.durable_sequence
 

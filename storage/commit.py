@@ -43,6 +43,7 @@ from storage.errors import (
 from storage.mutations import locations_of, stamp
 from storage.records import TINY_SEGMENT_ID, Mutation, encode
 from storage.types import MIB, TINY_BODY_BYTES_MAX, Location
+from storage.words import in_words
 from storage.workers import Workers
 
 GROUP_MUTATIONS_MAX: Final = 1024
@@ -272,7 +273,7 @@ class Commit:
         except StorageError as error:
             self._fail_group(group, error)
         except OSError as error:
-            self._fail_group(group, DiskFailedError(f"commit failed: {error}"))
+            self._fail_group(group, DiskFailedError(f"commit failed: {in_words(error)}"))
         return None
 
     def _id_of_next_file(self) -> int:

@@ -2,6 +2,9 @@
 
 `gateway/s3/failures.py` maps each class to one S3 error; nowhere else is an error translated. The class decides, never the
 text. `retryable` says that the same call may succeed later without anybody's help.
+
+Texts are read by who runs the gateway, and some by clients: they say what happened in the words of S3, HTTP and the system, and name
+no class of ours or of a library's.
 """
 
 from typing import ClassVar

@@ -81,6 +81,9 @@ log = logging.getLogger(__name__)
 
 COMMIT_RETRY_S: Final = 1.0
 
+UNFORESEEN: Final = "a fault of the gateway itself; its log says which"
+"""The reason of an attempt that ended in an error that nobody foresaw."""
+
 GUARDED_DELETES_MAX: Final = 16
 """Deletes of one batch that are looked at and sent one by one, at a time."""
 
@@ -257,9 +260,9 @@ class Flusher:
             return await attempt
         except StorageError as error:
             return failure_event(sequence, error, self._jitter())
-        except Exception as error:
+        except Exception:
             log.exception("the flush of change %d failed in a way that nobody foresaw", sequence)
-            return FlushFailed(sequence, FailureKind.RETRY, f"unforeseen: {error!r}", self._jitter())
+            return FlushFailed(sequence, FailureKind.RETRY, UNFORESEEN, self._jitter())
 
     def _take_newest(self, sequence: int) -> DirtyEntry | None:
         """Give what to send now that the turn has come: the newest change, which may have replaced the one asked for.
@@ -358,10 +361,9 @@ class Flusher:
     async def _deleted(self, bucket: str, entries: tuple[DirtyEntry, ...], priority: Priority) -> list[Event]:
         try:
             return await self._parts.attempts.deletes(bucket, entries, priority)
-        except Exception as error:
+        except Exception:
             log.exception("a batch of deletes failed in a way that nobody foresaw")
-            reason = f"unforeseen: {error!r}"
-            return [FlushFailed(e.sequence, FailureKind.RETRY, reason, self._jitter()) for e in entries]
+            return [FlushFailed(e.sequence, FailureKind.RETRY, UNFORESEEN, self._jitter()) for e in entries]
 
     # --- checks and confirmations ------------------------------------------------------------------------------------
 

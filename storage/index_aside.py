@@ -6,6 +6,7 @@ from storage.errors import DiskFailedError
 from storage.filesystem import PosixFilesystem
 from storage.index import RocksIndex
 from storage.layout import INDEX_DIRECTORY, ROOT
+from storage.words import in_words
 
 
 class RocksRepairHome:
@@ -38,5 +39,5 @@ class RocksRepairHome:
             filesystem.sync_directory(place.rpartition("/")[0])
             filesystem.sync_directory(ROOT)
         except OSError as error:
-            raise DiskFailedError(f"the index cannot be put aside: {error}") from error
+            raise DiskFailedError(f"the index cannot be put aside: {in_words(error)}") from error
         return size_bytes

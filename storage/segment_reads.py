@@ -147,7 +147,10 @@ class SegmentReads:
             except OSError as error:
                 raise DiskFailedError(f"segment {location.segment_id:x} cannot be read: {error}") from error
         if len(data) != stop - start:
-            raise SegmentGoneError(f"segment {location.segment_id:x} ends in {location}")
+            end = location.offset + location.length
+            raise SegmentGoneError(
+                f"segment {location.segment_id:x} ends before byte {end}, which it should hold"
+            )
         return data
 
     def take_reader(self, segment_id: int) -> File | None:

@@ -142,7 +142,9 @@ class Extent(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     def __post_init__(self) -> None:
         if self.stop - self.start != self.location.length or self.start < 0 or self.stop <= self.start:
-            raise ValueError(f"extent [{self.start}, {self.stop}) does not fit its location {self.location}")
+            raise ValueError(
+                f"bytes {self.start} to {self.stop} do not fit a place of {self.location.length} bytes"
+            )
 
 
 class ChecksumAlgorithm(StrEnum):

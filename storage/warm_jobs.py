@@ -19,6 +19,7 @@ from storage.errors import (
     ObjectChangedError,
     OriginRefusedError,
     OriginSuspendedError,
+    OriginThrottledError,
     OriginUnavailableError,
     OverloadedError,
     StorageError,
@@ -246,13 +247,16 @@ class Tally:
             self.examples.append(f"{name}: {error}")
 
 
+_WRONG_ANSWERS: Final = frozenset({"BadAnswer", "Incomplete"})
+"""Cut, of another length, without an ETag, or with bytes that do not have their checksum: the origin is there."""
+
 _KINDS: Final[tuple[tuple[type[StorageError], str], ...]] = (
     (NoSuchKeyError, "not found"),
     (NoSuchBucketError, "no such bucket"),
     (ObjectChangedError, "changed meanwhile"),
     (OriginRefusedError, "refused"),
     (OriginSuspendedError, "refused"),
-    (OriginUnavailableError, "origin away"),
+    (OriginThrottledError, "throttled"),
     (OverloadedError, "overloaded"),
     (DiskFailedError, "disk failed"),
 )
@@ -260,4 +264,8 @@ _KINDS: Final[tuple[tuple[type[StorageError], str], ...]] = (
 
 def failure_kind(error: StorageError) -> str:
     """Name the kind of a failure, of a closed set."""
+    if isinstance(error, OriginUnavailableError) and not isinstance(error, OriginThrottledError):
+        if error.code in _WRONG_ANSWERS:
+            return "wrong answer"
+        return "server error" if error.status else "origin away"
     return next((kind for error_type, kind in _KINDS if isinstance(error, error_type)), "other")

@@ -464,7 +464,7 @@ class answer_read:  # noqa: N801  used as a context manager
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, StorageError):
             log.error("the origin's answer to %s cannot be read", self._operation, exc_info=error)
-            raise bad_answer(f"{self._operation}: {error!r:.200}") from error
+            raise bad_answer(f"that to {self._operation} cannot be read; the log says why") from error
 
 
 async def completed(answer: Answer) -> bytes:

@@ -42,7 +42,7 @@ from storage.origin.endpoint import OriginSettings, Regions, address
 from storage.origin.failures import failure_by_code, failure_named
 from storage.origin.limiter import Feedback
 from storage.origin.retry import CREDENTIAL_CODES, Outcome, classify
-from storage.origin.transport import CutError, no_hidden_retry
+from storage.origin.transport import CutError, cause_in_words, no_hidden_retry
 from storage.types import Priority
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -422,8 +422,12 @@ def _is_timeout(error: Exception) -> bool:
 
 
 def _away(error: Exception) -> OriginUnavailableError:
-    code = "Timeout" if _is_timeout(error) else "Connection"
-    return OriginUnavailableError(f"no answer of the origin: {error}", status=0, code=code)
+    if _is_timeout(error):
+        return OriginUnavailableError("the origin did not answer in time", status=0, code="Timeout")
+    # botocore's own text of an error that it does not know names the classes that it met.
+    cause = error.kwargs.get("error") if isinstance(error, HTTPClientError) else None
+    why = cause_in_words(cause if isinstance(cause, Exception) else error)
+    return OriginUnavailableError(f"no connection to the origin: {why}", status=0, code="Connection")
 
 
 def _failure(refusal: _Refusal, bucket: str, *, is_head: bool) -> StorageError:

@@ -11,6 +11,7 @@ from typing import Protocol, cast
 from aiobotocore.session import get_session  # type: ignore[import-untyped]  # it ships no types
 
 from storage.errors import OriginSuspendedError
+from storage.words import in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class ChainCredentials:
             frozen = await self._frozen()
         except Exception as error:
             # Links of the chain read files, run programs and ask other services: what they raise has no common base.
-            raise _none(f"the chain of credentials failed: {error!r:.500}") from error
+            raise _none(f"the chain of credentials failed: {in_words(error):.500}") from error
         if frozen is None or not frozen.access_key or not frozen.secret_key:
             raise _none("set the origin's keys or provide the standard AWS chain")
         self._given = Credentials(frozen.access_key, frozen.secret_key, frozen.token or "")

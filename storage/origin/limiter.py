@@ -518,7 +518,8 @@ def _has_slot(priority: Priority, in_flight: int, limit: int) -> bool:
 
 def _away(site: _Site, now_s: float) -> OriginAwayError:
     return OriginAwayError(
-        f"the origin has not answered for {site.circuit.away_s(now_s):.0f} s; it is asked again from time to time",
+        # Without the time: the text is kept as the reason of what waits, and told when it is another.
+        "the origin does not answer; it is asked again from time to time",
         status=0,
         code="Away",
         retry_after_s=site.circuit.retry_after_s(now_s),

@@ -22,8 +22,9 @@ from yarl import URL
 
 from storage.errors import OriginError, OriginRefusedError, OriginUnavailableError
 from storage.origin.endpoint import Address, OriginSettings
-from storage.origin.wire import OutgoingBody, bad_answer
+from storage.origin.wire import OutgoingBody, bad_answer, number
 from storage.types import KIB
+from storage.words import in_words
 
 log = logging.getLogger(__name__)
 
@@ -117,13 +118,15 @@ class Exchange:
         except Exception as error:
             # aiohttp's errors of connection and framing, and what it raises where its session was closed meanwhile.
             self.close()
-            raise OriginUnavailableError(
-                f"the answer broke off after {self.bytes_received} bytes: {error!r:.200}",
-                status=0,
-                code="Incomplete",
-            ) from error
+            raise OriginUnavailableError(self._told_of(error), status=0, code="Incomplete") from error
         self.bytes_received += len(chunk)
         return chunk
+
+    def _told_of(self, error: Exception) -> str:
+        length = number(self.headers.get("content-length", ""))
+        whole = "bytes, before its end" if length is None else f"of {length} bytes"
+        why = "" if isinstance(error, aiohttp.ClientPayloadError) else f": {in_words(error)}"
+        return f"the origin's answer ended after {self.bytes_received} {whole}{why}"
 
     async def read_all(self, bytes_max: int) -> bytes:
         """Give the whole body.
@@ -311,7 +314,7 @@ async def no_hidden_retry(
     except aiohttp.ClientConnectorError:
         raise
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        raise CutError(str(error)) from error
+        raise CutError(cause_in_words(error)) from error
 
 
 async def _feed(
@@ -368,10 +371,32 @@ def _translated(error: Exception) -> OriginError:
     if isinstance(error, TimeoutError):  # aiohttp's connect time-out is one too
         return OriginUnavailableError("the origin did not answer in time", status=0, code="Timeout")
     if isinstance(error, aiohttp.ClientResponseError):
-        return OriginUnavailableError(f"not an HTTP answer: {error}", status=0, code="BadAnswer")
+        return OriginUnavailableError(
+            f"not an HTTP answer: {cause_in_words(error)}", status=0, code="BadAnswer"
+        )
     if isinstance(error, ValueError) and not isinstance(error, (aiohttp.ClientError, OSError)):
-        return OriginRefusedError(f"the request cannot be sent: {error}", status=400, code="InvalidArgument")
+        return OriginRefusedError(
+            f"the request cannot be sent: {in_words(error)}", status=400, code="InvalidArgument"
+        )
     if not isinstance(error, (aiohttp.ClientError, OSError, CutError)):
         # A session that was closed meanwhile, or a fault of aiohttp's own.
         log.error("the origin cannot be asked", exc_info=error)
-    return OriginUnavailableError(f"no connection to the origin: {error}", status=0, code="Connection")
+    return OriginUnavailableError(
+        f"no connection to the origin: {cause_in_words(error)}", status=0, code="Connection"
+    )
+
+
+def cause_in_words(error: Exception) -> str:
+    """Say what happened to a request, without aiohttp's addresses and classes."""
+    match error:
+        case aiohttp.ServerDisconnectedError():
+            return "it was closed before an answer"
+        case aiohttp.ClientConnectorCertificateError():
+            return in_words(error.certificate_error)
+        case aiohttp.ClientConnectorError():
+            return in_words(error.os_error)
+        case aiohttp.ClientResponseError():
+            lines = error.message.splitlines() or [""]
+            return lines[0].rstrip(":") or f"status {error.status}"
+        case _:
+            return in_words(error)

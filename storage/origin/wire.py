@@ -258,7 +258,10 @@ def check_answer(
     elif status == 206 and wanted is not None:
         byte_range, size = parse_content_range(headers.get("content-range", ""))
         if byte_range != _resolve(wanted, size) or byte_range.length != length:
-            raise bad_answer(f"asked for {wanted}, got {byte_range} of {size} in {length} bytes")
+            told = f"asked for {range_header(wanted)}, got {range_header(byte_range)} of {size}".replace(
+                "=", " "
+            )
+            raise bad_answer(f"{told} in {length} bytes")
     else:
         raise bad_answer(f"status {status}")
     is_whole = is_range_ignored or byte_range.length == size

@@ -74,10 +74,10 @@ def test_verify_says_when_the_gateway_can_be_left(fake: FakeOriginProcess, runni
     assert left == bodies
 
 
-def test_verify_names_what_the_origin_lost_when_it_was_asked_about_it_before(
+def test_verify_names_what_the_origin_lost_after_reads_that_still_found_it(
     fake: FakeOriginProcess, cache_dir: Path
 ) -> None:
-    """A GET that revalidates a flushed object does not hide it: once the origin has lost it, it is missing, after a restart too."""
+    """GETs that found a flushed object at the origin do not hide it: once the origin has lost it, it is missing, after a restart too."""
     with gateway(fake.endpoint, cache_dir, freshness="always") as running:
         client = running.client()
         for key in ("kept", "lost"):

@@ -263,6 +263,7 @@ async def test_short_body_is_an_error(cut: int) -> None:
                 await take(answer)
 
         assert broken.value.code == "Incomplete"
+        assert str(broken.value) == f"the origin's answer ended after {len(got)} of {len(BODY)} bytes"
         assert bytes(got) == BODY[: len(got)]
         assert len(got) <= cut
 
@@ -425,6 +426,7 @@ async def test_nobody_listening_is_unavailable() -> None:
                 await client.put_object(NAME, (), body_of(b"abc"))
 
         assert refused.value.code == "Connection"
+        assert str(refused.value) == "no connection to the origin: Connection refused"
         assert refused.value.outcome_unknown is False
 
 
@@ -465,6 +467,8 @@ async def test_tls_origin_is_reached_with_its_authority_only(tmp_path: Path) -> 
         assert origin.store.body("data", NAME.key) == BODY
         assert origin.log[0].headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
         assert refused.value.code == "Connection"
+        assert "certificate verify failed" in str(refused.value)
+        assert "ssl" not in str(refused.value).lower()
 
 
 def certificate(directory: Path) -> tuple[Path, ssl.SSLContext]:

@@ -42,7 +42,10 @@ LINE = PendingLine(
         (["ledger", "write", "s3://b/p", "--ledger", "f", "--max-size", "big"], "max-size: 'big' is wrong"),
         (["ledger", "write", "s3://b/p", "--ledger", "f", "--seconds", "soon"], "seconds: 'soon' is wrong"),
         (["ledger", "check", "s3://b/p", "--ledger", "f", "--at-origin"], "origin: not set"),
-        (["serve", "--config", "/does/not/exist"], "config (/does/not/exist): cannot be read"),
+        (
+            ["serve", "--config", "/does/not/exist"],
+            "config (/does/not/exist): cannot be read: No such file or directory;",
+        ),
     ],
 )
 def test_one_line_says_what_is_wrong_when_a_setting_is(

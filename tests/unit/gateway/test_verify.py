@@ -60,7 +60,7 @@ async def test_a_complete_origin_is_proven(
     deep = await run(gateway, origin, "verify", "s3://bucket/p/", "--deep", "--bytes")
 
     summary = (
-        "7 of 7 acknowledged keys are at the origin (1 others there were not written here): "
+        "7 of 7 acknowledged keys are at the origin (1 others there are not on record here: passed through, or by other writers): "
         "the origin alone is complete\n"
     )
     assert (shallow, deep) == (0, 0)

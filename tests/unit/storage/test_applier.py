@@ -135,9 +135,11 @@ async def test_applier_when_index_fails(applier: Applier, index: FakeIndex, told
         "checkpoint": applier.checkpoint,
     }
 
-    with pytest.raises(UnknownOutcomeError):
+    with pytest.raises(UnknownOutcomeError) as failed:
         await calls[what]()
 
+    step = "sync" if what == "checkpoint" else "write"
+    assert str(failed.value) == f"index {step} failed: on command"
     for call in calls.values():
         with pytest.raises(UnknownOutcomeError):
             await call()

@@ -98,6 +98,15 @@ def test_failures_are_counted_by_kind_and_the_first_are_named() -> None:
 
 def test_kinds_are_told_apart_when_one_error_is_a_case_of_another() -> None:
     """The first that fits counts."""
-    assert failure_kind(errors.OriginThrottledError("slow", status=503, code="SlowDown")) == "origin away"
+    assert failure_kind(errors.OriginThrottledError("slow", status=503, code="SlowDown")) == "throttled"
+    assert failure_kind(errors.OriginUnavailableError("cut", status=0, code="Incomplete")) == "wrong answer"
+    assert (
+        failure_kind(errors.OriginUnavailableError("no ETag", status=0, code="BadAnswer")) == "wrong answer"
+    )
+    assert (
+        failure_kind(errors.OriginUnavailableError("no", status=500, code="InternalError")) == "server error"
+    )
+    assert failure_kind(errors.OriginUnavailableError("gone", status=0, code="Connection")) == "origin away"
+    assert failure_kind(errors.OriginAwayError("away", status=0, code="Away")) == "origin away"
     assert failure_kind(errors.DiskFullError("full")) == "overloaded"
     assert failure_kind(errors.SegmentGoneError("gone")) == "other"

@@ -471,6 +471,9 @@ def test_who_waits_is_turned_away_when_the_origin_has_gone() -> None:
     with pytest.raises(OriginAwayError) as refused:
         join(gate, Priority.FOREGROUND, 10.1, bucket="data")
     assert refused.value.retry_after_s == 1.0
+    # The text is kept and told later, when no time in it would be right any more.
+    assert str(refused.value) == str(waiting[-1].refusal)
+    assert not any(letter.isdigit() for letter in str(refused.value))
     assert join(gate, Priority.FOREGROUND, 10.1, bucket="other").refusal is None
 
 

@@ -116,6 +116,17 @@ def test_contradicting_answer_is_refused(
     assert refused.value.code == "BadAnswer"
 
 
+def test_a_wrong_range_is_told_in_the_words_of_http() -> None:
+    """What was asked for and what came, as the two headers would say it."""
+    headers = {**WHOLE, "content-range": "bytes 0-499999/500000", "content-length": "700000"}
+
+    with pytest.raises(OriginUnavailableError) as refused:
+        check_answer(206, headers, wanted=ByteRange(0, 700_000))
+
+    told = "asked for bytes 0-699999, got bytes 0-499999 of 500000 in 700000 bytes"
+    assert str(refused.value) == f"the origin's answer is wrong: {told}"
+
+
 def test_whole_answer_to_a_range_of_all_is_accepted() -> None:
     """An origin that ignores Range gave what was asked where the range is the whole object."""
     assert check_answer(200, WHOLE, wanted=ByteRange(0, 99)).byte_range == ByteRange(0, 10)
