@@ -102,6 +102,11 @@ class Limiter:
         return self._gate.in_flight
 
     @property
+    def resting(self) -> int:
+        """Of those, uploads that wait for their own client."""
+        return self._gate.resting
+
+    @property
     def waiting(self) -> int:
         """Callers that wait now."""
         return self._gate.waiting
@@ -174,8 +179,8 @@ class Limiter:
 
     def rest(self, demand: Demand) -> None:
         """Let others go while a request waits for its own client; `Ticket` calls this."""
-        self._gate.rest(self._clock.monotonic_s(), demand)
-        self._pump()
+        if self._gate.rest(self._clock.monotonic_s(), demand):
+            self._pump()
 
     def wake(self, demand: Demand) -> None:
         """Count a request that rested again; `Ticket` calls this."""

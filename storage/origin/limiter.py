@@ -12,9 +12,10 @@ Caps of the settings hold over everything that is sent, whatever is learnt: in a
 twentieth of a second leave. What flushes send counts against their own caps too. What is learnt is learnt for each bucket, since S3 limits
 each for itself (AWS User Guide "Optimizing Amazon S3 performance"): a bucket that is throttled, paused or away holds up no other.
 
-Classes behind the foreground leave a quarter of the slots free, so that a reader never waits for uploads alone. An upload that waits
-for its own client rests meanwhile: it keeps the origin busy with nothing, and counts against the bounds that are set, not against
-what is learnt. So a crowd of slow clients holds nobody up. Bytes are
+Classes behind the foreground leave a quarter of the slots free, so that a reader never waits for flushes alone. Uploads that are passed
+on as their clients send them have half of what is set at most. One that waits for its client rests meanwhile: it keeps the origin busy
+with nothing, and takes no slot of what is learnt; nor do those that go on all at once take more than half of it from others. So
+slow clients hold up nobody but other uploads. Bytes are
 paid when the demand is let through, in full; a budget in debt lets nothing more through until it is paid. (Waiting for
 the whole amount to be there would starve large bodies behind small ones.)
 """
@@ -183,6 +184,7 @@ class _Site:
         "rate",
         "requests",
         "resting",
+        "uploads",
         "waiting",
     )
 
@@ -198,14 +200,25 @@ class _Site:
         self.requests = _requests(settings.bucket_requests_per_s, now_s)
         self.paused_until_s = float("-inf")
         self.in_flight = 0
+        self.uploads = 0
         self.resting = 0
         self.waiting = 0
 
+    @property
+    def busy(self) -> int:
+        """Requests under way that do not wait for their own client."""
+        return self.in_flight - self.resting
+
     def has_slot(self, priority: Priority) -> bool:
         """Whether one more of a class may be under way."""
-        return _has_slot(priority, self.in_flight - self.resting, self.concurrency.limit) and _has_slot(
-            priority, self.in_flight, self.ceiling
-        )
+        limit, awake = self.concurrency.limit, self.uploads - self.resting
+        if not _has_slot(priority, self.in_flight, self.ceiling):
+            return False
+        if priority is Priority.UPLOAD:
+            may_have_more = 2 * self.uploads < self.ceiling and 2 * awake < limit
+            return (may_have_more or not self.uploads) and _has_slot(priority, self.busy, limit)
+        # Uploads come back from their rest without being asked: what they take beyond their half is not taken from others.
+        return _has_slot(priority, self.busy - max(0, awake - limit // 2), limit)
 
     def wait_s(self, now_s: float) -> float:
         """Say in how many seconds the next request may go; inf where none will before something else happens."""
@@ -217,6 +230,7 @@ class _Site:
     def sent(self, now_s: float, demand: Demand) -> None:
         """Pay for a request that goes now."""
         self.in_flight += 1
+        self.uploads += demand.priority is Priority.UPLOAD
         self.waiting -= 1
         demand.is_probe = self.circuit.passed()
         self.rate.sent(now_s)
@@ -241,6 +255,7 @@ class Gate:
         self._virtual = 0.0
         self._waiting = 0
         self._in_flight = 0
+        self._uploads = 0
         self._refused: list[Demand] = []
         self._requests = {
             Budget.GENERAL: _requests(settings.requests_per_s, now_s),
@@ -255,6 +270,11 @@ class Gate:
     def in_flight(self) -> int:
         """Demands let through and not finished."""
         return self._in_flight
+
+    @property
+    def resting(self) -> int:
+        """Of those, uploads that wait for their own client."""
+        return sum(site.resting for site in self._sites.values())
 
     @property
     def waiting(self) -> int:
@@ -357,9 +377,9 @@ class Gate:
         self._note_life(now_s, demand, site, feedback)
         match feedback:
             case Feedback.SUCCESS:
-                busy, held_s = site.in_flight - site.resting, now_s - sent_at_s - demand.rested_s
-                site.concurrency.succeeded(in_flight=busy, held_s=held_s)
-                site.rate.succeeded(sent_at_s=sent_at_s)
+                site.concurrency.succeeded(in_flight=site.busy, held_s=now_s - sent_at_s - demand.rested_s)
+                if site.rate.succeeded(sent_at_s=sent_at_s):
+                    site.concurrency.restore()
             case Feedback.THROTTLED:
                 site.throttled(now_s, sent_at_s=sent_at_s, retry_after_s=retry_after_s)
             case Feedback.TIMED_OUT:
@@ -373,18 +393,30 @@ class Gate:
                 bucket.charge(now_s, bytes_moved - demand.bytes_hint)
         site.in_flight -= 1
         self._in_flight -= 1
+        if demand.priority is Priority.UPLOAD:
+            site.uploads -= 1
+            self._uploads -= 1
         assert site.in_flight >= 0, "each demand finishes once"
 
-    def rest(self, now_s: float, demand: Demand) -> None:
-        """Note that a demand in flight waits for its own client; not more than half of what may be under way do so at a time."""
+    def rest(self, now_s: float, demand: Demand) -> bool:
+        """Note that an upload in flight waits for its own client; say whether that is news, by which others may go.
+
+        It looks no more whether an origin that was away is back: its client may take all the time in the world.
+        """
         assert demand.granted_at_s is not None, "only what was let through rests"
+        assert demand.priority is Priority.UPLOAD, "only uploads wait for a client"
+        if demand.rests_since_s is not None:
+            return False
         site = self._sites[demand.bucket]
-        if demand.rests_since_s is None and 2 * site.resting < site.ceiling:
-            demand.rests_since_s = now_s
-            site.resting += 1
+        demand.rests_since_s = now_s
+        site.resting += 1
+        if demand.is_probe:
+            demand.is_probe = False
+            site.circuit.gave_up()
+        return True
 
     def wake(self, now_s: float, demand: Demand) -> None:
-        """Note that its bytes flow again. Nobody waits for that: what is under way may be over what is learnt for a moment."""
+        """Note that its bytes flow again. Nobody waits for that: what is under way may be over what is learnt meanwhile."""
         if demand.rests_since_s is not None:
             demand.rested_s += now_s - demand.rests_since_s
             demand.rests_since_s = None
@@ -448,6 +480,7 @@ class Gate:
                 not line.waiting
                 or tag >= best_tag
                 or not _has_slot(priority, self._in_flight, self._settings.concurrency_max)
+                or (priority is Priority.UPLOAD and not self._takes_uploads())
             ):
                 continue
             head, wait_s = self._head(now_s, priority, line, waits)
@@ -493,6 +526,10 @@ class Gate:
                 wait_s = max(wait_s, moved.wait_s(now_s))
         return wait_s
 
+    def _takes_uploads(self) -> bool:
+        """Whether there are few enough that others keep what they may have."""
+        return not self._uploads or 2 * self._uploads < self._settings.concurrency_max
+
     def _let_through(self, now_s: float, demand: Demand) -> None:
         line = self._classes[demand.priority]
         self._virtual = max(line.finish_tag, self._virtual)
@@ -500,6 +537,7 @@ class Gate:
         line.waiting.take(demand)
         self._waiting -= 1
         self._in_flight += 1
+        self._uploads += demand.priority is Priority.UPLOAD
         demand.granted_at_s = now_s
         self._sites[demand.bucket].sent(now_s, demand)
         for budget in {Budget.GENERAL, demand.budget}:
@@ -511,8 +549,8 @@ class Gate:
 
 
 def _has_slot(priority: Priority, in_flight: int, limit: int) -> bool:
-    if priority is not Priority.FOREGROUND:
-        limit -= limit // 4
+    if priority is not Priority.FOREGROUND and limit > 1:
+        limit -= max(1, limit // 4)
     return in_flight < limit
 
 

@@ -50,6 +50,9 @@ FAILING_REFUSED_MIN: Final = 4
 """So many refusals at least, and FAILING_SHARE of all answers, since the first of several cuts make an origin a failing one."""
 
 FAILING_SHARE: Final = 0.8
+RELAPSE_S: Final = 60.0
+"""An origin that fails so soon after it was used again may have been asked too much: the limit stays below where that began."""
+
 TAKEN_MIN: Final = 4
 """An origin that has taken so many requests between two cuts takes requests."""
 
@@ -137,7 +140,7 @@ class AdaptiveConcurrency:
     An eighth more each round until the origin is first overloaded; then one more each round, and halved by an overload.
     """
 
-    __slots__ = ("_ceiling", "_cut_at_s", "_hold_s", "_is_starting", "_limit")
+    __slots__ = ("_ceiling", "_cut_at_s", "_hold_s", "_is_starting", "_left", "_limit", "_taken")
 
     def __init__(self, *, start: int, ceiling: int) -> None:
         if not 1 <= start <= ceiling:
@@ -147,6 +150,8 @@ class AdaptiveConcurrency:
         self._is_starting = True
         self._cut_at_s = float("-inf")
         self._hold_s = 0.0
+        self._left = float(start)
+        self._taken = 0
 
     @property
     def limit(self) -> int:
@@ -160,6 +165,7 @@ class AdaptiveConcurrency:
 
     def succeeded(self, *, in_flight: int, held_s: float = 0.0) -> None:
         """Rise, if the limit was in use: a limit that nobody reaches teaches nothing. `held_s` is how long the request took."""
+        self._taken += 1
         self._hold_s += (held_s - self._hold_s) / 16
         if 2 * in_flight >= self._limit:
             step = SLOW_START if self._is_starting else 1.0 / self._limit
@@ -172,6 +178,13 @@ class AdaptiveConcurrency:
             needed = min(self._limit, HEADROOM * rate_per_s * self._hold_s)
             self._limit = max(1.0, needed, self._limit * CUT_CONCURRENCY)
             self._cut_at_s = now_s
+            if self._taken >= TAKEN_MIN:
+                self._left = self._limit
+            self._taken = 0
+
+    def restore(self) -> None:
+        """Be back where the first left it of several overloads between which hardly anything was taken."""
+        self._limit = max(self._limit, self._left)
 
 
 class RateMeter:
@@ -209,27 +222,22 @@ class _Cuts:
     """Cuts between which the origin took little, and its answers to what was sent since the first.
 
     Attributes:
-        plateau: Where the limit was when the first came.
-        depth: Which part of it that took away.
+        left: Where the limit goes back to, should they be of failures: to what the first left of it.
+        depth: Which part of it the first took away.
         is_searching: The first made the limit.
         taken_since: What it took since the last.
     """
 
-    __slots__ = ("begun_at_s", "depth", "is_searching", "plateau", "refused", "taken", "taken_since")
+    __slots__ = ("begun_at_s", "depth", "is_searching", "left", "refused", "taken", "taken_since")
 
-    def __init__(self, now_s: float, plateau: float, depth: float, *, is_searching: bool) -> None:
+    def __init__(self, now_s: float, left: float, depth: float, *, is_searching: bool) -> None:
         self.begun_at_s = now_s
-        self.plateau = plateau
+        self.left = left
         self.depth = depth
         self.is_searching = is_searching
         self.refused = 0
         self.taken = 0
         self.taken_since = 0
-
-    @property
-    def left(self) -> float:
-        """What the first left of the limit."""
-        return self.plateau * (1.0 - self.depth)
 
     def is_over(self) -> bool:
         """Whether the origin has taken so much since the last that another cut is about a rate."""
@@ -250,10 +258,12 @@ class AdaptiveRate:
         "_cuts",
         "_depth",
         "_grown_at_s",
+        "_is_relapse",
         "_is_restoring",
         "_is_searching",
         "_meter",
         "_plateau",
+        "_restored_at_s",
         "_sent",
         "_throttled_at_s",
     )
@@ -268,6 +278,8 @@ class AdaptiveRate:
         self._sent = 0
         self._cuts: _Cuts | None = None
         self._is_restoring = False
+        self._restored_at_s = float("-inf")
+        self._is_relapse = False
         self._cut_at_s = float("-inf")
         self._throttled_at_s = float("-inf")
         self._grown_at_s = now_s
@@ -289,13 +301,16 @@ class AdaptiveRate:
         if self._bucket is not None:
             self._bucket.charge(now_s, 1.0)
 
-    def succeeded(self, *, sent_at_s: float) -> None:
-        """Note that the origin took a request; after a failure the limit is restored from then on."""
+    def succeeded(self, *, sent_at_s: float) -> bool:
+        """Note that the origin took a request. Whether it had failed before: the limit is restored from here on."""
         cuts = self._cuts
-        if cuts is not None and sent_at_s > cuts.begun_at_s:
-            self._is_restoring = self._is_restoring or cuts.is_of_failures()
-            cuts.taken += 1
-            cuts.taken_since += 1
+        if cuts is None or sent_at_s <= cuts.begun_at_s:
+            return False
+        begins = not self._is_restoring and cuts.is_of_failures()
+        self._is_restoring = self._is_restoring or begins
+        cuts.taken += 1
+        cuts.taken_since += 1
+        return begins
 
     def throttled(self, now_s: float, *, sent_at_s: float) -> None:
         """Set or cut the limit, once for all requests that were in flight together."""
@@ -313,11 +328,15 @@ class AdaptiveRate:
             before = min(self._bucket.rate, max(measured, CUT_RATE * self._bucket.rate))
             is_soon = self._age_s < SOON * self._plateau_s()
             cut = CUT_RATE_DEEP if is_soon else CUT_RATE
+            if 2.0 * measured < self._bucket.rate:
+                # The limit was not in use: it is not what is too high.
+                before = max(before, min(self._bucket.rate, FIRST_RATE_MIN * CUT_RATE_DEEP) / cut)
         self._plateau = max(RATE_FLOOR_PER_S, before)
         self._depth = 1.0 - cut
-        if self._cuts is None or self._is_restoring or self._cuts.is_over():
-            self._cuts = _Cuts(now_s, self._plateau, self._depth, is_searching=self._bucket is None)
-            self._is_restoring = False
+        self._is_restoring = False
+        if self._cuts is None or self._cuts.is_over():
+            self._is_relapse = now_s - self._restored_at_s < RELAPSE_S
+            self._cuts = _Cuts(now_s, before * cut, self._depth, is_searching=self._bucket is None)
         else:
             self._cuts.taken_since = 0
         self._is_searching = self._bucket is None
@@ -358,7 +377,8 @@ class AdaptiveRate:
         search = self._bucket.rate * (1.0 + SEARCH * elapsed_s)
         if self._is_searching:
             return search
-        return max(curve, search) if x > 1.0 else curve
+        may_search = not self._is_relapse or self._grown_at_s - self._restored_at_s > RELAPSE_S
+        return max(curve, search) if x > 1.0 and may_search else curve
 
     def _restored(self, elapsed_s: float) -> float:
         """Give the limit on its way back; where the first cut left it, all goes on as after that."""
@@ -368,8 +388,9 @@ class AdaptiveRate:
         if target < end:
             return target
         self._is_restoring, self._is_searching = False, self._cuts.is_searching
-        self._plateau, self._depth, self._age_s = self._cuts.plateau, self._cuts.depth, 0.0
-        self._cuts = None
+        self._depth, self._age_s = self._cuts.depth, 0.0
+        self._plateau = end if self._is_relapse else end / (1.0 - self._depth)
+        self._cuts, self._restored_at_s = None, self._grown_at_s
         return end
 
     def _set(self, now_s: float, rate: float) -> None:

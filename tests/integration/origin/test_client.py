@@ -754,6 +754,35 @@ async def test_a_crowd_of_slow_uploads_holds_up_neither_reads_nor_other_uploads(
     assert {made.origin.store.body("data", f"slow{number}") for number in range(standing)} == {b"ab"}
 
 
+@pytest.mark.parametrize("end", ["refused", "cancelled", "failed"])
+async def test_an_upload_that_ends_while_it_waits_for_its_client_leaves_no_place_taken(end: str) -> None:
+    """Whoever ends it: the origin, its caller, or the source of its body."""
+    goes_on = asyncio.Event()
+
+    async def stopped() -> AsyncIterator[bytes]:
+        yield b"a"
+        await goes_on.wait()
+        if end == "failed":
+            raise LookupError("the client has gone")
+        yield b"b"
+
+    async with lane(answer_s=60.0) as made:
+        if end == "refused":
+            made.origin.faults.add(Fault(operation="PutObject", status=403, code="AccessDenied"))
+        upload = asyncio.get_running_loop().create_task(
+            made.client.put_object(NAME, (), OutgoingBody(2, stopped, is_repeatable=False))
+        )
+        assert await settled(lambda: made.limiter.resting == 1)
+        if end == "cancelled":
+            upload.cancel()
+        else:
+            goes_on.set()
+        with pytest.raises((LookupError, asyncio.CancelledError, StorageError)):
+            await upload
+
+        assert (made.limiter.resting, made.limiter.in_flight) == (0, 0)
+
+
 async def test_header_that_http_cannot_carry_is_refused() -> None:
     """A line end in a value never reaches the wire."""
     async with lane() as made:

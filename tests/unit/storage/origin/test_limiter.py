@@ -12,13 +12,6 @@ def granted(gate: Gate, now_s: float) -> list[Demand]:
     return gate.grant(now_s)[0]
 
 
-def granted_all(gate: Gate, now_s: float) -> list[Demand]:
-    """Give what goes of four more readers."""
-    for _ in range(4):
-        join(gate, Priority.FOREGROUND, now_s)
-    return granted(gate, now_s)
-
-
 def join(  # all that a demand is
     gate: Gate,
     priority: Priority,
@@ -57,51 +50,96 @@ def test_gate_lets_through_up_to_the_limit_and_no_more() -> None:
     assert second == demands[2:]
 
 
+def uploads_at_rest(gate: Gate, bucket: str, count: int) -> list[Demand]:
+    """Let as many of so many uploads through as may go while those that went wait for their clients."""
+    for _ in range(count):
+        join(gate, Priority.UPLOAD, bucket=bucket)
+    gone: list[Demand] = []
+    while going := granted(gate, 0.0):
+        for upload in going:
+            assert gate.rest(0.0, upload)
+        gone += going
+    return gone
+
+
 def test_upload_that_waits_for_its_client_holds_nobody_up() -> None:
     """While it rests another goes in its place; it counts again as soon as its bytes flow."""
     gate = Gate(LimiterSettings(concurrency_start=4, concurrency_max=100), 0.0)
     uploads = [join(gate, Priority.UPLOAD) for _ in range(4)]
 
     first = granted(gate, 0.0)
-    gate.rest(1.0, first[0])
+    is_news = [gate.rest(1.0, first[0]), gate.rest(1.0, first[0])]
     second = granted(gate, 1.0)
     gate.wake(2.0, first[0])
     finish(gate, second[0], 3.0)
     third = granted(gate, 3.0)
 
-    assert (first, second, third) == (uploads[:3], uploads[3:], [])
-    assert gate.in_flight == 3
+    assert (first, second, third) == (uploads[:2], uploads[2:3], [])
+    assert is_news == [True, False]
 
 
-def test_uploads_that_rest_stay_within_the_bounds_that_are_set() -> None:
-    """Half of what may be under way rests; of the other half a quarter is left for readers."""
-    gate = Gate(LimiterSettings(concurrency_start=4, concurrency_max=16), 0.0)
+@pytest.mark.parametrize("priority", [one for one in Priority if one is not Priority.UPLOAD])
+def test_slow_uploads_leave_something_to_every_class(priority: Priority) -> None:
+    """However many wait for their clients, to one bucket or to two: half of what is set is for others, in any bucket."""
+    gate = Gate(LimiterSettings(concurrency_start=12, concurrency_max=64), 0.0)
+
+    gone = [len(uploads_at_rest(gate, bucket, 100)) for bucket in ("a", "b")]
+    others = [join(gate, priority, bucket=bucket) for bucket in ("a", "b", "c")]
+
+    assert gone == [32, 0]
+    assert granted(gate, 1.0) == others
+
+
+def test_uploads_that_go_on_all_at_once_leave_half_to_others() -> None:
+    """They are more than the origin bears by what is learnt, and a reader does not wait for them to end."""
+    gate = Gate(LimiterSettings(concurrency_start=12, concurrency_max=64), 0.0)
+    gone = uploads_at_rest(gate, "", 100)
+
+    for upload in gone:
+        gate.wake(1.0, upload)
     for _ in range(50):
+        join(gate, Priority.FOREGROUND)
         join(gate, Priority.UPLOAD)
+    going = granted(gate, 1.0)
 
-    while going := granted(gate, 0.0):
-        for upload in going:
-            gate.rest(0.0, upload)
-    held = gate.in_flight
-    reader = join(gate, Priority.FOREGROUND)
+    assert {demand.priority for demand in going} == {Priority.FOREGROUND}
+    assert len(going) == 6
 
-    assert held == 8 + 3
-    assert granted(gate, 0.0) == [reader]
+
+def test_an_upload_at_rest_is_no_probe() -> None:
+    """What looks whether an origin is back waits for the origin alone: the next request looks."""
+    gate = Gate(LimiterSettings(), 0.0)
+    for number in range(AWAY_AFTER + 1):
+        demand = join(gate, Priority.FOREGROUND, float(number))
+        granted(gate, float(number))
+        finish(gate, demand, number + 0.5, Feedback.FAILED)
+        if gate.away(number + 0.5):
+            break
+    probe = join(gate, Priority.UPLOAD, 100.0)
+    (upload,) = granted(gate, 100.0)
+    with pytest.raises(OriginAwayError):
+        join(gate, Priority.FOREGROUND, 100.0)
+
+    gate.rest(101.0, upload)
+    reader = join(gate, Priority.FOREGROUND, 101.0)
+
+    assert upload is probe
+    assert granted(gate, 101.0) == [reader]
 
 
 def test_a_resting_upload_that_ends_gives_its_place_back_once() -> None:
     """Whether it rested or not, nothing is left behind, and the time of its rest is none that the origin took."""
     gate = Gate(LimiterSettings(concurrency_start=1, concurrency_max=4), 0.0)
-    rested = join(gate, Priority.FOREGROUND)
+    rested = join(gate, Priority.UPLOAD)
     granted(gate, 0.0)
     gate.rest(1.0, rested)
-    gate.rest(2.0, rested)
 
     finish(gate, rested, 100.0)
     gate.wake(101.0, rested)
+    readers = [join(gate, Priority.FOREGROUND) for _ in range(4)]
 
     assert (gate.in_flight, rested.rested_s) == (0, 99.0)
-    assert len(granted_all(gate, 102.0)) == 1
+    assert granted(gate, 102.0) == readers[:1]
 
 
 def test_gate_keeps_a_quarter_of_the_slots_for_the_foreground() -> None:

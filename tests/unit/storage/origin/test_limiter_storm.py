@@ -1,5 +1,7 @@
 import pytest
 
+from storage.origin.limiter import Budget, Feedback, Gate, LimiterSettings
+from storage.types import Priority
 from tests.fakes.throttling import Throttling, storm
 
 
@@ -64,25 +66,35 @@ def test_origin_that_takes_half_is_followed_within_seconds() -> None:
     assert sum(seen.taken[80:100]) > 0.85 * 20 * 200
 
 
-def test_origin_that_failed_is_used_again_within_seconds() -> None:
-    """Where all is refused for 40 seconds, two a second are tried; of the ten seconds behind it most are used, and nothing is refused."""
-    world = Throttling(((0.0, 200.0), (20.0, 0.001), (60.0, 200.0)), latency_s=0.02)
+@pytest.mark.parametrize(
+    ("latency_s", "readers", "taken_meanwhile_per_s"), [(0.02, 64, 0.001), (0.02, 64, 0.1), (0.5, 256, 0.001)]
+)
+def test_origin_that_failed_is_used_again_within_seconds(
+    latency_s: float, readers: int, taken_meanwhile_per_s: float
+) -> None:
+    """Where all or nearly all is refused for 40 seconds, two a second are tried; ten seconds behind it most of the rate is used."""
+    rates = ((0.0, 200.0), (20.0, taken_meanwhile_per_s), (60.0, 200.0))
+    world = Throttling(rates, latency_s=latency_s, readers=readers, concurrency_max=readers)
 
-    seen = storm(world, 75)
+    seen = storm(world, 80)
 
-    assert max(seen.refused[22:60]) <= 2
-    assert sum(seen.taken[66:75]) > 0.8 * 9 * 200
-    assert sum(seen.refused[61:75]) <= 3
+    assert max(seen.refused[28:60]) <= 3
+    assert sum(seen.taken[60:68]) > 0.2 * 8 * 200
+    assert sum(seen.taken[70:78]) > 0.75 * 8 * 200
+    assert sum(seen.refused[61:78]) <= 0.02 * sum(seen.taken[61:78])
 
 
-def test_origin_that_takes_a_twentieth_is_no_failing_one() -> None:
-    """Where nearly all is refused since little is taken, the limit falls to that and stays there."""
-    world = Throttling(((0.0, 200.0), (20.0, 10.0)), latency_s=0.2)
+def test_idle_gateway_is_not_held_to_a_trickle_by_refusals_now_and_then() -> None:
+    """One 503 of a hundred requests, five seconds apart each: what is not in use is not what is too high."""
+    gate = Gate(LimiterSettings(), 0.0)
 
-    seen = storm(world, 60)
+    for number in range(1000):
+        demand = gate.join(5.0 * number, Priority.FOREGROUND, 0, Budget.GENERAL)
+        assert gate.grant(5.0 * number)[0] == [demand]
+        feedback = Feedback.SUCCESS if number % 100 else Feedback.THROTTLED
+        gate.finish(5.0 * number + 0.1, demand, feedback, bytes_moved=0, retry_after_s=None)
 
-    assert seen.share_refused(24, 60) < 0.03
-    assert sum(seen.taken[24:60]) > 0.85 * 36 * 10
+    assert (gate.rate_limit_per_s or 0.0) >= 13.0
 
 
 @pytest.mark.slow
