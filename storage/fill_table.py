@@ -55,11 +55,21 @@ class FillTable:
             return False
         task = self._tasks.get(fill)
         if task is not None:
-            task.cancel()  # before its first step too: nothing is asked then, and what is given up has no answer to close
+            task.cancel()  # before its first step too: nothing is asked then
         return True
 
-    def start(self, version_id: int, fill: Fill, opening: Opening, *, is_shown: bool = True) -> None:
+    def start(
+        self,
+        version_id: int,
+        fill: Fill,
+        opening: Opening,
+        *,
+        is_shown: bool = True,
+        is_answered: bool = False,
+    ) -> None:
         """Run a fill; it can be found from this step on, before the origin has answered, or from `show` on.
+
+        With `is_answered` its opening holds an answer already, which is closed whatever becomes of the fill.
 
         Raises:
             EngineClosedError: The owner has stopped; the fill is ended and `opening` is not entered.
@@ -67,6 +77,8 @@ class FillTable:
         if self._is_closed:
             fill.end()
             raise EngineClosedError("the gateway is stopping", retry_after_s=5.0)
+        if is_answered:
+            fill.answered()
         if is_shown:
             self.show(version_id, fill)
         task = asyncio.get_running_loop().create_task(fill.run(opening), name=f"fill-{version_id}")
@@ -105,8 +117,11 @@ class FillTable:
             for fill in self._tasks:
                 fill.cut = cut
         tasks = tuple(self._tasks.values())
-        for task in tasks:
-            # Behind its first step, which enters its opening: one that holds an answer already is closed by being left.
-            task.get_loop().call_soon(task.cancel)
+        for fill, task in self._tasks.items():
+            if fill.has_answer:
+                # Behind its first step, which enters its opening: an answer is closed by being left.
+                task.get_loop().call_soon(task.cancel)
+            else:
+                task.cancel()
         if tasks:
             await asyncio.wait(tasks)

@@ -52,7 +52,7 @@ UNJOINED_BYTES_MAX: Final = 4 * MIB
 
 @dataclass(frozen=True, slots=True)
 class FillParts:
-    """What fills work with; made once by the reader.
+    """What fills work with; made once by the supply.
 
     Attributes:
         make_room: Waits a bounded time for room for so many bytes; False where it does not come.
@@ -231,6 +231,15 @@ class Fill:
         """
         self._was_given_up = not self._has_answer and not self.is_followed
         return self._was_given_up
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the origin has answered, so that there is something to close."""
+        return self._has_answer
+
+    def answered(self) -> None:
+        """Take it that the answer is there before the fill runs."""
+        self._has_answer = True
 
     def when_ended(self, call: Callable[[], object]) -> None:
         """Have `call` called once, in the step in which the fill ends; now where it has."""

@@ -163,7 +163,7 @@ class Supply:
         opening: Opening,
         told: tuple[Checksum, ...],
     ) -> Fill | None:
-        """Begin to keep `span` from an answer that `opening` gives and closes, and that told these checksums.
+        """Begin to keep `span` from an open answer that `opening` gives and closes, and that told these checksums.
 
         Where what is behind its first piece will be brought by others, no more of the answer is taken. None, and it is not
         entered, where none is kept: what is turned away passes through memory for those who read it now, if any do.
@@ -184,7 +184,8 @@ class Supply:
             if is_read:
                 self.note_read(name, record, first, None)
             whole = first.length == span.length
-            self._fills.start(record.version_id, fill, opening if whole else beginning(opening, first.length))
+            bounded = opening if whole else beginning(opening, first.length)
+            self._fills.start(record.version_id, fill, bounded, is_answered=True)
         return fill
 
     def start_at_turn(self, name: ObjectName, record: ObjectRecord, span: ByteRange) -> Fill | None:
@@ -241,7 +242,7 @@ class Supply:
         told: tuple[Checksum, ...],
         kind: type[F],
     ) -> F | None:
-        """Reserve the room for a fill; None where the span is not to be kept, or is on its way already."""
+        """Reserve the room for a fill; None where the span is not to be kept."""
         if self._ends.has_ended_fills:
             return None
         if span.length > self._parts.keep_bytes_max:

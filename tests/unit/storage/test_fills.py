@@ -457,14 +457,33 @@ async def test_a_fill_that_is_closed_at_its_beginning_is_ended_and_its_answer_cl
     bench = Bench()
     asking = bench.answer.opening()
     fill = bench.fill(0, 100)
-    bench.table.start(VERSION, fill, OpenAnswer(await asking.__aenter__(), asking))
+    bench.table.start(VERSION, fill, OpenAnswer(await asking.__aenter__(), asking), is_answered=True)
     fill.join()
 
+    assert not bench.table.give_up(fill)
     await bench.table.close()
     with pytest.raises(EngineClosedError):
         await fill.wait_for(0)
 
     assert not bench.answer.is_open
+    assert bench.is_settled()
+
+
+@pytest.mark.parametrize("end", ["closed", "given up"])
+async def test_a_fill_that_ends_before_it_ran_asks_nothing_and_leaves_nothing(end: str) -> None:
+    """Its readers do not wait for ever, and its space is given up."""
+    bench = Bench()
+    fill = bench.start(0, 100)
+    fill.leave()
+
+    if end == "closed":
+        await bench.table.close()
+    else:
+        assert bench.table.give_up(fill)
+    with pytest.raises(EngineClosedError):
+        await fill.wait_for(0)
+
+    assert not bench.answer.was_opened
     assert bench.is_settled()
 
 
