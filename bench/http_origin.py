@@ -1,7 +1,7 @@
 """HTTP/1.1 for origins of benchmarks, which share the processors with what they measure: a request costs a tenth of what aiohttp's takes.
 
-Requests on a connection are answered one after the other, each after a time that its answer names. A body is taken by its
-Content-Length and held in memory; chunked ones are not known.
+Each request is answered after a time that its answer names; a client is to wait for one before it sends the next. A body is taken by
+its Content-Length and held in memory; a chunked one ends the connection.
 """
 
 import asyncio
@@ -84,6 +84,11 @@ class Connection(asyncio.Protocol):
             self._head = bytes(self._received[: end + 2])
             del self._received[: end + len(_HEAD_END)]
             lower = Request("", "", "", self._head.lower(), b"")
+            if lower.header(b"transfer-encoding"):
+                self._send(answer("501 Not Implemented"))
+                if self._transport is not None:
+                    self._transport.close()
+                return None
             self._body_bytes = int(lower.header(b"content-length") or 0)
             if lower.header(b"expect"):
                 self._send(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -1,7 +1,7 @@
 """`python -m bench.storing_origin`: an origin on the loopback that keeps what is put, answers after a latency, throttles, and goes away.
 
-Of S3 it knows GET (with one Range), HEAD and PUT of objects in any bucket, no conditions, and says of a bucket that it has no
-versions, no encryption and no locks. Signatures are not looked at. Steered under `/-/`:
+Of S3 it knows GET (with one Range that begins within the object), HEAD and PUT of objects in any bucket, no conditions, and says of a
+bucket that it has no versions, no encryption and no locks. Signatures are not looked at. Steered under `/-/`:
 
     GET   /-/counters    JSON: `requests` by operation, `refused` (503s), `bytes_in`, `bytes_out`
     POST  /-/settings    JSON, any of: `latency_s`, `rate` (requests a second; 0 for no bound), `burst`, `is_away` (connections are cut)

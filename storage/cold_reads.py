@@ -6,8 +6,9 @@
     a warm-up  ─> the same is asked for a client, or another warm-up of its kind: join it
                └> ask behind all others; where a client has asked meanwhile, or it is wanted no more, nothing is sent (NotNeededError)
 
-So no client waits in the line of the lowest priority, and nothing is asked for twice. A question of a warm-up that has had its turn is
-lent: `_Loan`. Where one more request has to follow, it is a client's if one waits for it; else the loan is at an end.
+So no client waits in the line of the lowest priority, and what was sent for one is not asked for again. A question of a warm-up that
+has had its turn is lent: `_Loan`. Where one more request has to follow, it is a client's if one waits for it; else the loan is at an
+end, and who comes then asks.
 
 What is asked is a stretch of an object, since a reader of another one need not wait for its bytes.
 """

@@ -17,8 +17,9 @@ Here are the books, and what is noted in them: per segment its extents (`storage
 (`storage/ghost.py`). What rows name and the policy has not seen (extents from before a restart that nobody has read) is worth what all
 groups' first reads are.
 
-No step takes long: a look at a segment takes at most SAMPLE_EXTENTS of its extents, tables are rebuilt one class at a time, a step
-in a few reads, and only a victim is walked through whole. Pure: no clock but traffic, no randomness but places in a ring.
+No step takes long: a look at a segment takes at most SAMPLE_EXTENTS of its extents (`storage/segment_ranking.py`), tables are rebuilt
+one class at a time, a step in a few reads, and only a victim is walked through whole. Pure: no clock but traffic, no randomness but
+places in a ring.
 """
 
 from bisect import bisect_right

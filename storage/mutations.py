@@ -455,7 +455,7 @@ def move(rows: Rows, resident: ResidentRow, old: Location, new: Sequence[Locatio
 def move_extent(
     rows: Rows, record: ObjectRecord, resident: ResidentRow, old: Location, new: Sequence[Location]
 ) -> bool:
-    """Do so with an extent of a version, whose record was read in this batch."""
+    """Put one extent of a version at other places; False where it does not lie at `old`. `record` was read in this batch."""
     span = ByteRange(resident.start, resident.start + old.length)
     held = _held(rows.extents_in(record, span), resident.start, old)
     if not held:

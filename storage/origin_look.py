@@ -27,7 +27,7 @@ OpenClient = Callable[[], AbstractAsyncContextManager[OriginClient]]
 
 
 class OriginLook:
-    """`fsck_repair.Look` over the data lane; `open_client` makes one on the loop that is running."""
+    """`repair_doubts.Look` over the data lane; `open_client` makes one on the loop that is running."""
 
     def __init__(self, open_client: OpenClient) -> None:
         self._open_client = open_client

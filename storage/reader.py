@@ -82,7 +82,7 @@ class ReaderParts:
 
 
 class Reader:
-    """Opens objects and feeds their bodies. Owns the fills and the questions in flight."""
+    """Opens objects and feeds their bodies. Owns the questions in flight."""
 
     def __init__(self, parts: ReaderParts, clients: "Reader | None" = None) -> None:
         """Make a reader; `clients` is the one ahead of whose clients it asks."""

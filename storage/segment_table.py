@@ -54,7 +54,7 @@ class SegmentTable:
         if self.is_retired:
             raise DiskFailedError("the segments take no more bytes: the cache directory is being re-opened")
 
-    def seal(self, segment: Segment) -> None:
+    def seal_held(self, segment: Segment) -> None:
         """Let a segment give out no more, for good; the lock is held."""
         segment.is_sealed = True
         if segment.stream is not None and self.open.get(segment.stream) is segment:
@@ -67,7 +67,7 @@ class SegmentTable:
             segment.file.close()
             segment.file = None
 
-    def distrust(self, segment: Segment) -> None:
+    def distrust_held(self, segment: Segment) -> None:
         """Let every block of a segment be checked again before it is served; the lock is held."""
         segment.is_own = False
         self.verified.forget(segment.segment_id)

@@ -172,5 +172,5 @@ class SegmentWrites:
             for segment in segments:
                 segment.is_poisoned = True
                 # What reads back now may not be what was written.
-                self._table.distrust(segment)
-                self._table.seal(segment)
+                self._table.distrust_held(segment)
+                self._table.seal_held(segment)

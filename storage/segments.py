@@ -168,8 +168,8 @@ class SegmentStore:
         with self._lock:
             self._table.is_retired = True
             for segment in tuple(self._segments.values()):
-                self._table.distrust(segment)
-                self._table.seal(segment)
+                self._table.distrust_held(segment)
+                self._table.seal_held(segment)
             self._reads.close_if_unused()
 
     @property
@@ -253,7 +253,7 @@ class SegmentStore:
     def _open_segment(self, segment_id: int, stream: Stream) -> None:
         assert segment_id not in self._segments, f"segment id {segment_id:x} came back"
         if stream in self._open:
-            self._table.seal(self._open[stream])
+            self._table.seal_held(self._open[stream])
         segment = Segment(segment_id, segment_path(segment_id), stream, end=0, is_own=True)
         self._segments[segment_id] = self._open[stream] = segment
 
@@ -263,7 +263,7 @@ class SegmentStore:
             segment = self._segments.get(segment_id)
             if segment is None or segment.held:
                 return False
-            self._table.seal(segment)
+            self._table.seal_held(segment)
             return True
 
     def settle(self, reservations: Iterable[Reservation]) -> None:
@@ -321,7 +321,7 @@ class SegmentStore:
                 return True
             if segment.held:
                 return False
-            self._table.seal(segment)
+            self._table.seal_held(segment)
             segment.is_removed = True
             self._removed.add(segment_id)
             return True
