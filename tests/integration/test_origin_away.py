@@ -85,7 +85,8 @@ async def test_what_is_cached_is_served_and_what_is_written_arrives() -> None:
         assert healthy == ()
         assert [got.data for got in (at_once, *reads)] == [key.encode() for key in (KEYS[0], *KEYS)]
         assert {got.result for got in (at_once, *reads)} == {CacheResult.STALE}
-        assert {got.reason for got in reads} == {"origin: Away"}
+        # One of them may be what looks whether the origin is back.
+        assert {got.reason for got in reads} - {"origin: Connection"} == {"origin: Away"}
         assert own == list(written.values())
         assert "has not answered" in degraded[0]
         assert BUCKET in degraded[0]
