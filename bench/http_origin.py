@@ -26,8 +26,12 @@ class Request(NamedTuple):
 
     def header(self, name: bytes) -> bytes:
         """Give the value of a header, named in lower case; nothing where it was not sent."""
-        _, found, rest = self.head.partition(b"\r\n%s:" % name)
-        return rest.partition(b"\r\n")[0].strip() if found else b""
+        return _header(self.head, name)
+
+
+def _header(head: bytes, name: bytes) -> bytes:
+    _, found, rest = head.partition(b"\r\n%s:" % name)
+    return rest.partition(b"\r\n")[0].strip() if found else b""
 
 
 class Answer(NamedTuple):
@@ -83,14 +87,14 @@ class Connection(asyncio.Protocol):
                 return None
             self._head = bytes(self._received[: end + 2])
             del self._received[: end + len(_HEAD_END)]
-            lower = Request("", "", "", self._head.lower(), b"")
-            if lower.header(b"transfer-encoding"):
+            lower = self._head.lower()
+            if _header(lower, b"transfer-encoding"):
                 self._send(answer("501 Not Implemented"))
                 if self._transport is not None:
                     self._transport.close()
                 return None
-            self._body_bytes = int(lower.header(b"content-length") or 0)
-            if lower.header(b"expect"):
+            self._body_bytes = int(_header(lower, b"content-length") or 0)
+            if _header(lower, b"expect"):
                 self._send(b"HTTP/1.1 100 Continue\r\n\r\n")
         if len(self._received) < self._body_bytes:
             return None

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 import uvloop
 
 from bench.http_origin import Answer, Request, answer, serve_at
-from bench.throttled_origin import SLOW_DOWN
+from bench.throttled_origin import slow_down
 from storage.origin.pacing import TokenBucket
 
 XML: Final = "content-type: application/xml\r\n"
@@ -58,8 +58,7 @@ class Origin:
             return Answer(None)
         if self._bucket is not None and self._bucket.take(self._loop.time(), 1.0) > 0.0:
             self._refused += 1
-            of_head = request.method == "HEAD"
-            return Answer(answer("503 Slow Down", SLOW_DOWN, XML, of_head=of_head), self._latency_s)
+            return Answer(slow_down(request), self._latency_s)
         written = self._object(request) if key else _of_bucket(request)
         self._bytes_in += len(request.body)
         self._bytes_out += len(written)

@@ -19,6 +19,12 @@ DATE: Final = "Mon, 30 Nov 2026 00:00:00 GMT"
 SLOW_DOWN: Final = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 
 
+def slow_down(request: Request) -> bytes:
+    """Write the answer that asks for less."""
+    headers = "content-type: application/xml\r\n"
+    return answer("503 Slow Down", SLOW_DOWN, headers, of_head=request.method == "HEAD")
+
+
 class Origin:
     """What all connections share."""
 
@@ -42,10 +48,9 @@ class Origin:
         while len(self.seconds) <= now_s - self.begun_s:
             self.seconds.append([0, 0])
         self.seconds[int(now_s - self.begun_s)][not is_taken] += 1
-        of_head = request.method == "HEAD"
         if not is_taken:
-            headers = "Content-Type: application/xml\r\n"
-            return Answer(answer("503 Slow Down", SLOW_DOWN, headers, of_head=of_head), self.latency_s)
+            return Answer(slow_down(request), self.latency_s)
+        of_head = request.method == "HEAD"
         tag = zlib.crc32(request.path.encode())
         headers = f'ETag: "{tag:032x}"\r\nLast-Modified: {DATE}\r\nAccept-Ranges: bytes\r\n'
         return Answer(answer("200 OK", self.body, headers, of_head=of_head), self.latency_s)

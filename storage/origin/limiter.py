@@ -216,7 +216,7 @@ class _Site:
             return False
         if priority is Priority.UPLOAD:
             may_have_more = 2 * self.uploads < self.ceiling and 2 * awake < limit
-            return (may_have_more or not self.uploads) and _has_slot(priority, self.busy, limit)
+            return may_have_more and _has_slot(priority, self.busy, limit)
         # Uploads come back from their rest without being asked: what they take beyond their half is not taken from others.
         return _has_slot(priority, self.busy - max(0, awake - limit // 2), limit)
 
@@ -528,7 +528,7 @@ class Gate:
 
     def _takes_uploads(self) -> bool:
         """Whether there are few enough that others keep what they may have."""
-        return not self._uploads or 2 * self._uploads < self._settings.concurrency_max
+        return 2 * self._uploads < self._settings.concurrency_max
 
     def _let_through(self, now_s: float, demand: Demand) -> None:
         line = self._classes[demand.priority]
